@@ -1,0 +1,20 @@
+"""jot: token-level early stopping for diffusion language models, with its baselines in one loop."""
+
+from jot.config import DecodeConfig
+from jot.decode import Output, Trace, decode, decode_stream
+from jot.errors import UserError
+from jot.exits import FullDecoding, JoT
+from jot.models import load
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    if name == "evaluate":  # lm-eval is imported by those who evaluate, and by nobody else
+        from jot.harness import evaluate
+
+        return evaluate
+    raise AttributeError(f"module 'jot' has no attribute {name!r}")
+
+
+__all__ = ["DecodeConfig", "FullDecoding", "JoT", "Output", "Trace", "UserError", "decode", "decode_stream", "load"]

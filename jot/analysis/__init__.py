@@ -1,0 +1,1 @@
+"""Statistics, published numbers, plots, notebook tools; the decoding path imports none of it."""

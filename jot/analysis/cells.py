@@ -1,0 +1,142 @@
+"""Which recorded run is which: cells of a record set found by what they are, never by their id."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jot.errors import UserError
+from jot.records import Recorded, plain
+from jot.tasks import TASKS as TASK_TABLE
+
+TAUS = (10, 30, 60, 90, 120, 150)  # the grid of the paper's threshold ablations
+DEFAULT_TAU = {"dream": 90, "llada": 30}
+STANDARD_JOT = {"tau_min": 1, "gamma": 0.5, "window": 8, "spatial": True, "combine": "or"}
+MODELS = ("pocket-dream", "pocket-llada")  # the paper's order: Dream first
+TASKS = ("pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag", "pocket_humaneval")
+PLANNED = {"pocket_gsm8k": 2000, "pocket_mmlu": 2000, "pocket_hellaswag": 2000, "pocket_humaneval": 1000}
+METHODS = {"full": "Full decoding", "jot": "JoT (default)", "calibrated": "JoT (calibrated)"}
+CONFIRMATORY = len(MODELS) * len(TASKS)
+
+Records = Mapping[str, Recorded]
+
+
+class Cell(NamedTuple):
+    """One recorded run, by its id."""
+
+    id: str
+    recorded: Recorded
+
+    @property
+    def config(self) -> Mapping:
+        return self.recorded.meta["config"]
+
+    @property
+    def tau(self) -> float | None:
+        return method_params(self.config).get("tau_max")
+
+    @property
+    def n(self) -> int:
+        return len(self.recorded.frame)
+
+    def column(self, name: str) -> np.ndarray:
+        """One field of every sample, float64 of shape (n,), ordered by document."""
+        return self.recorded.frame.sort_values("doc_id", kind="stable")[name].to_numpy(dtype=float)
+
+
+def short(model: str) -> str:
+    """A model's name as cells carry it: the last part of a hub id or path."""
+    return Path(model).name
+
+
+def family(config: Mapping) -> str:
+    """``"llada"`` or ``"dream"``: as recorded, else by the model's name, else by its configuration file."""
+    if "family" in config:
+        return config["family"]
+    named = [name for name in DEFAULT_TAU if name in short(config["model"]).lower()]
+    if len(named) == 1:
+        return named[0]
+    from jot.settings import model_class
+
+    return model_class(config["model"]).family
+
+
+def split_of(task: str, role: str) -> str | None:
+    """The task's own name of its "test" or "dev" split; None where it has no second split to calibrate on."""
+    splits = TASK_TABLE[task].splits if task in TASK_TABLE else ("test", "dev")
+    return splits[0] if role == "test" else splits[1] if len(splits) > 1 else None
+
+
+def method_name(config: Mapping) -> str:
+    return str(config["method"]["name"])
+
+
+def method_params(config: Mapping) -> dict:
+    return {k: v for k, v in config["method"].items() if k != "name"}
+
+
+def _agrees(found: Mapping, wanted: Mapping) -> bool:
+    return all(found[k] == v for k, v in wanted.items() if k in found)
+
+
+@cache
+def standard_decoding(family: str, task: str) -> dict:
+    """The decoding parameters that ``evaluate`` resolves when none is given, as a cell records them."""
+    from jot.models import FAMILIES
+    from jot.settings import build_decode
+
+    model = next(model for _, model, _ in FAMILIES.values() if model.family == family)
+    resolved = dataclasses.asdict(build_decode(model, {}, TASK_TABLE.get(task)))
+    return {k: v for k, v in plain(resolved).items() if k != "seed"}
+
+
+def is_standard(config: Mapping) -> bool:
+    """Decoded with the family's defaults for the task; for JoT, all but ``tau_max`` at its default too."""
+    return _agrees(config.get("decode") or {}, standard_decoding(family(config), config["task"])) and (
+        method_name(config) != "jot" or _agrees(method_params(config), STANDARD_JOT)
+    )
+
+
+def find(
+    records: Records,
+    model: str,
+    task: str,
+    method: str = "full",
+    *,
+    tau: float | None = None,
+    split: str = "test",
+    seed: int = 0,
+    accept: Callable[[Mapping], bool] = is_standard,
+) -> Cell | None:
+    """The one cell that fits, or None.
+
+    Args:
+        tau: JoT's ``tau_max``.
+        split: "test" or "dev"; the task's own name for it is looked up.
+        accept: a further filter on the configuration.
+
+    Raises:
+        UserError: several cells fit, so that the table would depend on their order.
+    """
+    hits = [
+        cell
+        for cell in map(Cell._make, records.items())
+        if (cell.config["model"], cell.config["task"], cell.config["split"])
+        == (short(model), task, split_of(task, split))
+        and method_name(cell.config) == method
+        and (cell.config.get("seed") or 0) == seed
+        and (tau is None or cell.tau == tau)
+        and cell.n
+        and accept(cell.config)
+    ]
+    if len(hits) > 1:
+        raise UserError(
+            f"{len(hits)} recorded cells fit {model} / {task} / {split} / {method}: "
+            f"{', '.join(sorted(cell.id for cell in hits))}; use a store that holds one of them"
+        )
+    return hits[0] if hits else None

@@ -1,0 +1,225 @@
+"""Figures: one style (Okabe-Ito colors, legible in print), drawn from the frames of ``tables``."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from jot.analysis import cells, render
+
+# Okabe and Ito's palette, told apart under the common color-vision deficiencies.
+COLORS = {
+    "black": "#000000",
+    "orange": "#E69F00",
+    "sky": "#56B4E9",
+    "green": "#009E73",
+    "yellow": "#F0E442",
+    "blue": "#0072B2",
+    "vermillion": "#D55E00",
+    "purple": "#CC79A7",
+    "gray": "#777777",
+}
+FAMILY_COLOR = {"dream": COLORS["blue"], "llada": COLORS["vermillion"]}
+METHOD_MARKER = {"full": "o", "jot": "s", "calibrated": "^"}
+DODGE = {"dream": 0.99, "llada": 1.01}  # full decoding of both families sits at exactly 1x
+CAPS = {"mmlu": 3, "hellaswag": 5}  # speedup cannot pass the generated length
+SPEED_TICKS = (1, 1.5, 2, 3, 5, 10, 20, 40)
+DPI = 300
+
+RC = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 5,
+    "errorbar.capsize": 1.5,
+    "pdf.fonttype": 42,
+    "savefig.dpi": DPI,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+}
+
+
+def style() -> AbstractContextManager:
+    """Context in which every figure of the project is made."""
+    return mpl.rc_context(RC)
+
+
+def save(figure: Figure, stem: str | Path) -> list[Path]:
+    """Write ``stem.png`` (300 dpi) and ``stem.pdf``, byte for byte the same for the same figure."""
+    stem = Path(stem)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [stem.with_name(stem.name + suffix) for suffix in (".png", ".pdf")]
+    with style():
+        figure.savefig(paths[0], dpi=DPI, metadata={"Software": None})
+        figure.savefig(paths[1], metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    return paths
+
+
+def show(figure: Figure, alt: str = "", dpi: int = 110):
+    """The figure as one PNG for a notebook's output."""
+    from IPython.display import Image
+
+    buffer = io.BytesIO()
+    with style():
+        figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    return Image(data=buffer.getvalue(), format="png", alt=alt)
+
+
+def _spread(row: pd.Series, name: str) -> list[list[float]]:
+    """Distances from a value down and up to its limits, as ``errorbar`` takes them."""
+    return [[max(0.0, row[name] - row[f"{name}_low"])], [max(0.0, row[f"{name}_high"] - row[name])]]
+
+
+def _speed_axis(axis, low: float, high: float) -> None:
+    axis.set_xscale("log")
+    axis.set_xlim(low / 1.12, high * 1.12)
+    ticks = SPEED_TICKS if high < 8 else [t for t in SPEED_TICKS if t not in (1.5, 3)]
+    axis.set_xticks([t for t in ticks if low / 1.12 <= t <= high * 1.12])
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.tick_params(axis="x", which="minor", length=0)
+
+
+def _published(axis, rows: pd.DataFrame) -> None:
+    for _, group in rows.groupby("model", sort=False):
+        group = group[group["method"].isin(METHOD_MARKER)]
+        color = FAMILY_COLOR[cells.family({"model": group["model"].iloc[0]})] if len(group) else "none"
+        axis.plot(group["speedup"], group["score"], ":", color=color, alpha=0.35, zorder=1)
+        for _, row in group.iterrows():
+            axis.plot(
+                row["speedup"],
+                row["score"],
+                METHOD_MARKER[row["method"]],
+                color=color,
+                alpha=0.35,
+                markerfacecolor="white" if row["method"] == "full" else color,
+                zorder=1,
+            )
+
+
+def main_results(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
+    """Score against step speedup per task, with both intervals; the paper's points faint.
+
+    Args:
+        frame: from ``tables.main``.
+        published: from ``tables.published_rows``: model, method, task, score, speedup.
+    """
+    tasks = list(dict.fromkeys(frame["task"]))
+    columns = min(2, len(tasks))
+    rows = -(-len(tasks) // columns)
+    with style(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=UserWarning)
+        figure = Figure(figsize=(3.4 * columns + 0.2, 2.5 * rows + 0.9), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axis in axes[len(tasks) :]:
+            axis.set_visible(False)
+        for axis, task in zip(axes, tasks, strict=False):
+            group = frame[frame["task"] == task]
+            paper = published[published["task"] == task] if published is not None else None
+            if paper is not None:
+                _published(axis, paper)
+            for _, line in group.groupby("model", sort=False):
+                line = line.sort_values("speedup")
+                axis.plot(
+                    line["speedup"],
+                    line["score"],
+                    "-",
+                    color=FAMILY_COLOR[line["family"].iloc[0]],
+                    alpha=0.5,
+                    zorder=2,
+                )
+            for _, row in group.iterrows():
+                color = FAMILY_COLOR[row["family"]]
+                at = row["speedup"] * (DODGE[row["family"]] if row["method"] == "full" else 1)
+                axis.errorbar(
+                    at,
+                    row["score"],
+                    xerr=_spread(row, "speedup"),
+                    yerr=_spread(row, "score"),
+                    fmt=METHOD_MARKER[row["method"]],
+                    color=color,
+                    elinewidth=0.9,
+                    zorder=3,
+                    markerfacecolor="white" if row["method"] == "full" else color,
+                )
+            speeds = [group["speedup_low"], group["speedup_high"]] + ([paper["speedup"]] if paper is not None else [])
+            speeds = pd.concat(speeds)
+            cap = CAPS.get(task.removeprefix("pocket_"))
+            if cap:
+                axis.axvline(cap, color=COLORS["gray"], linestyle="--", linewidth=0.8, zorder=0)
+                axis.annotate(
+                    f"cap {cap}×",
+                    (cap, 0.02),
+                    xycoords=("data", "axes fraction"),
+                    xytext=(-2, 0),
+                    textcoords="offset points",
+                    ha="right",
+                    fontsize=6.5,
+                    color=COLORS["gray"],
+                )
+            _speed_axis(axis, min(1.0, speeds.min()), max(speeds.max(), cap or 0))
+            axis.set_title(f"{task}  (n = {_range(group['n'])})", loc="left")
+            axis.set_xlabel("Step speedup (configured / actual steps, log scale)")
+            axis.set_ylabel("Score (%)")
+        figure.legend(handles=_legend(frame, published is not None), loc="outside lower center", ncols=3)
+        tiers = " and ".join(dict.fromkeys(render.tier(m) for m in frame["model"]))
+        figure.suptitle(
+            f"Score against speedup: {tiers}. Bars: 95 % intervals (Wilson; bootstrap over documents)",
+            fontsize=8.5,
+        )
+    return figure
+
+
+def _range(n: pd.Series) -> str:
+    return f"{n.min():,}" if n.min() == n.max() else f"{n.min():,} to {n.max():,}"
+
+
+def _legend(frame: pd.DataFrame, published: bool) -> list[Line2D]:
+    handles = [
+        Line2D([], [], color=FAMILY_COLOR[family], label=model)
+        for model, family in frame[["model", "family"]].drop_duplicates().itertuples(index=False)
+    ]
+    handles += [
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            marker=METHOD_MARKER[m],
+            color=COLORS["black"],
+            label=cells.METHODS[m],
+            markerfacecolor="white" if m == "full" else COLORS["black"],
+        )
+        for m in dict.fromkeys(frame["method"])
+    ]
+    if published:
+        handles.append(
+            Line2D(
+                [],
+                [],
+                linestyle=":",
+                marker="s",
+                color=COLORS["gray"],
+                alpha=0.5,
+                label="published, 7B and 8B models (real benchmarks)",
+            )
+        )
+    return handles

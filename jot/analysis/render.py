@@ -1,0 +1,282 @@
+"""The frames of ``tables`` as captioned tables and sentences; what a notebook shows is written here."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from jot.analysis import cells, plan, stats
+from jot.analysis.display import Note, Table
+
+WILSON = "Wilson 95 % interval"
+BOOT = f"95 % percentile bootstrap over documents, {stats.N_BOOT:,} resamples shared across methods"
+TANGO = "Tango 95 % score interval"
+
+
+def tier(model: str) -> str:
+    """Which tier of evidence a model belongs to; every caption says so."""
+    return "embedded tier, 5 M parameters" if model.startswith("pocket-") else "full-size tier"
+
+
+def counts(frame: pd.DataFrame) -> str:
+    """``n = 2,000 pocket_gsm8k, 1,000 pocket_humaneval``; a range where models differ."""
+    parts = []
+    for task, group in frame.groupby("task", sort=False):
+        low, high = group["n"].min(), group["n"].max()
+        parts.append((f"{low:,}" if low == high else f"{low:,} to {high:,}") + f" {task}")
+    return "n = " + ", ".join(parts)
+
+
+def scope(frame: pd.DataFrame) -> str:
+    """Tier and n of a frame, for its caption."""
+    tiers = " and ".join(dict.fromkeys(tier(m) for m in frame["model"]))
+    return f"{tiers[:1].upper()}{tiers[1:]}; {counts(frame)}"
+
+
+def method_label(method: str, tau: float | None) -> str:
+    name = cells.METHODS.get(method, method)
+    return name if tau is None or pd.isna(tau) else f"{name}, τ = {tau:g}"
+
+
+def pvalue(p: float) -> str:
+    return "" if pd.isna(p) else f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
+
+
+def _points(row: pd.Series, prefix: str = "") -> str:
+    value, low, high = (row.get(f"{prefix}{k}") for k in ("difference", "low", "high"))
+    return "" if value is None or pd.isna(value) else f"{value:+.1f}\n[{low:+.1f}, {high:+.1f}]"
+
+
+def _marked(text: str, mark: str) -> str:
+    return {"best": f"**{text}**", "second": f"__{text}__"}.get(mark, text)
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def main(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Table:
+    """Table 1: model x method against tasks; ``published`` adds the paper's rows (see ``published_rows``)."""
+    tasks = list(dict.fromkeys(frame["task"]))
+    rows = []
+    for (model, method), group in frame.groupby(["model", "method"], sort=False):
+        taus = [t for t in group["tau"].dropna().unique()]
+        at = group.set_index("task")
+        row = {
+            ("", "Model"): model,
+            ("", "Method"): method_label(method, taus[0] if len(taus) == 1 else None),
+        }
+        for task in tasks:
+            cell = at.loc[task] if task in at.index else None
+            varies = "" if cell is None or len(taus) < 2 else f"\nτ = {cell['tau']:g}"
+            row[task, "Score, %"] = (
+                ""
+                if cell is None
+                else (
+                    _marked(f"{cell['score']:.1f}", cell["score_mark"])
+                    + f"\n[{cell['score_low']:.1f}, {cell['score_high']:.1f}]{varies}"
+                )
+            )
+            row[task, "Speedup, ×"] = (
+                ""
+                if cell is None
+                else (
+                    _marked(f"{cell['speedup']:.2f}", cell["speedup_mark"])
+                    + (f"\n[{cell['speedup_low']:.2f}, {cell['speedup_high']:.2f}]" if method != "full" else "")
+                )
+            )
+        rows.append(row)
+    for _, group in published.groupby(["model", "method"], sort=False) if published is not None else ():
+        at = group.set_index("task")
+        method = at["method"].iloc[0]
+        row = {
+            ("", "Model"): f"{at['model'].iloc[0]} (published)",
+            ("", "Method"): cells.METHODS.get(method, method),
+        }
+        for task in tasks:
+            row[task, "Score, %"] = f"{at.loc[task, 'score']:.1f}" if task in at.index else ""
+            row[task, "Speedup, ×"] = f"{at.loc[task, 'speedup']:.2f}" if task in at.index else ""
+        rows.append(row)
+    caption = (
+        f"Score and step speedup. {scope(frame)}. Score: {WILSON}. "
+        f"Speedup: configured over actual steps, ratio of sums; {BOOT}. "
+        "Bold: best of its model and task, only where the interval of the paired difference to the next "
+        "excludes zero; underlined: second, by the same rule."
+    )
+    if published is not None:
+        caption += " Published: the paper's rows for 7B and 8B models on the real benchmarks, another tier."
+    table = pd.DataFrame(rows)
+    table.columns = pd.MultiIndex.from_tuples(table.columns)
+    return Table(table, caption)
+
+
+def paired(frame: pd.DataFrame, margin: float = stats.MARGIN) -> Table:
+    """JoT against full decoding, paired by document."""
+    shown = int((frame["method"] == "jot").sum())
+    rows = [
+        {
+            "Model": r["model"],
+            "Task": r["task"],
+            "Method": method_label(r["method"], r["tau"]),
+            "n": f"{r['n']:,}",
+            "Repairs b": r["b"],
+            "Breaks c": r["c"],
+            "Exact p": pvalue(r["p"]),
+            "Mid-p": pvalue(r["midp"]),
+            "Holm p": pvalue(r["holm"]),
+            "Difference, points": _points(r),
+            "Verdict": r["verdict"],
+            "Smallest margin": f"{r['smallest_margin']:.2f}",
+        }
+        for _, r in frame.iterrows()
+    ]
+    caption = (
+        f"Paired comparison with full decoding. {scope(frame)}. "
+        "Repairs: only JoT right; breaks: only full decoding right. McNemar, exact and mid-p; "
+        f"Holm over the {shown} default comparisons shown (the plan's family has {cells.CONFIRMATORY}). "
+        f"Difference: method minus full decoding, {TANGO}. "
+        f"Verdict at a margin of {margin:g} points, the paper's own, chosen after its results; beside it the "
+        "smallest margin that would pass. Calibrated rows are secondary and carry no adjusted p."
+    )
+    return Table(pd.DataFrame(rows), caption)
+
+
+def decomposition(frame: pd.DataFrame) -> Table:
+    """Where the speedup comes from."""
+    rows = [
+        {
+            "Model": r["model"],
+            "Task": r["task"],
+            "Method": method_label(r["method"], r["tau"]),
+            "n": f"{r['n']:,}",
+            "Speedup, ratio of sums": f"{r['ratio']:.2f}",
+            "Mean of ratios": f"{r['mean_of_ratios']:.2f}",
+            "Tokens per forward": f"{r['tokens_per_forward']:.2f}",
+            "Padding factor": f"{r['padding_factor']:.2f}",
+            "Steps": f"{r['steps']:.1f}",
+            "Non-EOS tokens": f"{r['non_eos']:.1f}",
+            "Empty, %": f"{r['empty']:.1f}",
+        }
+        for _, r in frame.iterrows()
+    ]
+    caption = (
+        f"Speedup split. {scope(frame)}. Ratio of sums = tokens per forward (non-EOS tokens over forwards) × "
+        "padding factor (canvas length over non-EOS tokens): the second factor is the canvas tail, not the "
+        "method. Steps and non-EOS tokens are means per document."
+    )
+    return Table(pd.DataFrame(rows), caption)
+
+
+def calibration(frame: pd.DataFrame, margin: float = stats.MARGIN) -> Table:
+    """Threshold chosen on dev, and what choosing on test would have claimed."""
+
+    def chosen(row: pd.Series, split: str) -> str:
+        if not row[f"{split}_complete"]:
+            return "grid not recorded"
+        return "none passes" if pd.isna(row[f"{split}_tau"]) else f"{row[f'{split}_tau']:g}"
+
+    def speed(row: pd.Series, split: str) -> str:
+        value = row.get(f"{split}_speedup")
+        return "" if value is None or pd.isna(value) else f"{value:.2f}"
+
+    rows = [
+        {
+            "Model": r["model"],
+            "Task": r["task"],
+            "Default τ": f"{r['default']:g}",
+            "τ chosen on dev": chosen(r, "dev"),
+            "Test difference, points": _points(r, "dev_"),
+            "Speedup, ×": speed(r, "dev"),
+            "τ chosen on test": chosen(r, "test"),
+            "Would have claimed": _points(r, "test_"),
+            "At speedup, ×": speed(r, "test"),
+        }
+        for _, r in frame.iterrows()
+    ]
+    caption = (
+        f"Calibration. The smallest τ of {', '.join(f'{t:g}' for t in cells.TAUS)} whose lower paired limit "
+        f"({TANGO}) stays above -{margin:g} points, chosen on the dev split and reported on the test split; "
+        "right: the same rule applied to the test split itself, as the paper selects its thresholds."
+    )
+    return Table(pd.DataFrame(rows), caption)
+
+
+def aggregate(frame: pd.DataFrame) -> Table:
+    """Geometric means over tasks with the leave-one-task-out values."""
+    rows = []
+    for _, r in frame.iterrows():
+        left_out = [f"{v:.2f} {k}" for k, v in r.items() if str(k).startswith("without ") and pd.notna(v)]
+        rows.append(
+            {
+                "Model": r["model"],
+                "Method": cells.METHODS.get(r["method"], r["method"]),
+                "Tasks": r["tasks"],
+                "Geometric-mean speedup, ×": f"{r['geometric_mean']:.2f}",
+                "Leaving one task out": "; ".join(left_out),
+                "Retention, %": f"{r['retention']:.1f}",
+            }
+        )
+    return Table(
+        pd.DataFrame(rows),
+        "Aggregates as in the paper's Figure 1: geometric mean of the speedups and mean ratio "
+        "of scores to full decoding, over tasks. Descriptive, no interval.",
+    )
+
+
+def checks(frame: pd.DataFrame) -> Table:
+    """The statements of ``plan.checks``."""
+    rows = [
+        {"Statement": r["statement"], "": "holds" if r["holds"] else "**does not hold**", "Over": r["detail"]}
+        for _, r in frame.iterrows()
+    ]
+    return Table(pd.DataFrame(rows), "Checks of the tables above.")
+
+
+def verdicts(
+    paired_frame: pd.DataFrame, main_frame: pd.DataFrame, claims: pd.DataFrame, margin: float = stats.MARGIN
+) -> Note:
+    """The verdict at the head of the notebook: the plan's claims, then verdicts and speedups per model."""
+    default = paired_frame[paired_frame["method"] == "jot"]
+    if default.empty:
+        return Note("**Verdict.** No pair of JoT at its default and full decoding is among these records.")
+    passed = int(default["verdict"].isin(plan.PASSED).sum())
+    lines = [
+        f"**Verdict.** JoT at its default stays within {margin:g} points of full decoding, by interval, in "
+        f"{passed} of {len(default)} comparisons. {scope(default)}. Seen or not seen at this scale only.",
+        "",
+    ]
+    lines += [f"- {r['claim']}: **{r['status']}** ({r['detail'] or 'not recorded'})" for _, r in claims.iterrows()]
+    for model, group in default.groupby("model", sort=False):
+        speeds = main_frame[(main_frame["model"] == model) & (main_frame["method"] == "jot")]["speedup"]
+        named = "; ".join(f"{v}: {', '.join(g['task'])}" for v, g in group.groupby("verdict", sort=False))
+        lines.append(
+            f"- {model}: {named}; step speedup {speeds.min():.2f}× to {speeds.max():.2f}×, "
+            f"differences {group['difference'].min():+.1f} to {group['difference'].max():+.1f} points"
+        )
+    return Note("\n".join(lines))
+
+
+def power(frame: pd.DataFrame, margin: float = stats.MARGIN) -> Table:
+    """What each default comparison could have shown, at its n and observed share of discordant pairs."""
+    rows = []
+    for _, r in frame[frame["method"] == "jot"].iterrows():
+        share = (r["b"] + r["c"]) / r["n"]
+        seen = stats.mcnemar_power(r["n"], max(share, margin / 100), margin)
+        rows.append(
+            {
+                "Model": r["model"],
+                "Task": r["task"],
+                "n": f"{r['n']:,}",
+                "Discordant, %": f"{100 * share:.1f}",
+                "Power, true difference 0": f"{stats.noninferiority_power(r['n'], share, 0, margin):.2f}",
+                "Power, true difference -1": _power_at(r["n"], share, -1, margin),
+                f"McNemar's power to see -{margin:g}": f"{seen:.2f}",
+            }
+        )
+    return Table(
+        pd.DataFrame(rows),
+        f"Power of the non-inferiority test at a margin of {margin:g} points (differences in points), "
+        "normal approximation of the score test, at the observed share of discordant pairs.",
+    )
+
+
+def _power_at(n: int, share: float, difference: float, margin: float) -> str:
+    return f"{stats.noninferiority_power(n, share, difference, margin):.2f}" if share >= abs(difference) / 100 else ""

@@ -1,0 +1,125 @@
+"""Decoding parameters: one frozen record, its family defaults and its checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from jot.errors import UserError
+from jot.exits import number
+from jot.proposals import PROPOSALS, RANKINGS
+from jot.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from jot.models.base import DiffusionModel
+
+TOKEN_LISTS = ("suppress_tokens", "begin_suppress_tokens")
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """Decoding parameters. None takes the model family's default (``model.decode_defaults``).
+
+    Attributes:
+        length: generated tokens.
+        steps: configured denoising steps over the whole canvas; defaults to ``length``.
+        block_length: tokens per semi-autoregressive block; None decodes the whole canvas at once.
+        temperature, top_p, top_k: sampling of the scheduled tokens.
+        ranking: what the schedule ranks by: confidence, margin, entropy, random or origin.
+        alg_temp: temperature of a weighted draw in place of the highest ranks (Dream).
+        schedule: llada, precomputed or dream (see ``jot.schedules``).
+        proposal: llada or dream (see ``jot.proposals``).
+        eps: last noise level of Dream's own schedule.
+        guidance: classifier-free guidance scale; above 0 each step also runs the prompt-masked canvas.
+        suppress_tokens: ids banned before softmax, top-2 and draw. The mask id always is.
+        begin_suppress_tokens: ids that may be proposed but rank last.
+        stop_early: end when no mask is left; False runs every configured step, as the public LLaDA loop does.
+        ragged: allow a shorter last block and round the steps of a block up (dllm).
+        head_dtype: dtype in which logits leave the head.
+        seed: seed of the keyed draws.
+    """
+
+    length: int = 128
+    steps: int | None = None
+    block_length: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    ranking: str | None = None
+    alg_temp: float | None = None
+    schedule: str | None = None
+    proposal: str | None = None
+    eps: float = 1e-3
+    guidance: float = 0.0
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
+    stop_early: bool = True
+    ragged: bool = False
+    head_dtype: str = "float32"
+    seed: int = 0
+
+    @classmethod
+    def of(cls, parameters: dict) -> DecodeConfig:
+        """A configuration from keyword arguments.
+
+        Raises:
+            UserError: a name that is no decoding parameter.
+        """
+        if unknown := sorted(parameters.keys() - cls.__dataclass_fields__.keys()):
+            known = ", ".join(cls.__dataclass_fields__)
+            raise UserError(f"unknown decoding parameter {unknown[0]!r}; known are {known}")
+        lists = {name: tuple(map(int, parameters[name] or ())) for name in TOKEN_LISTS if name in parameters}
+        return cls(**{**parameters, **lists})
+
+    def resolve(self, model: DiffusionModel | type[DiffusionModel]) -> DecodeConfig:
+        """This configuration with every default filled in, checked against the model.
+
+        Raises:
+            UserError: a value out of range, or steps and length that do not divide into blocks.
+        """
+        filled = {k: v for k, v in model.decode_defaults.items() if getattr(self, k) is None}
+        if self.temperature is not None:  # top-p belongs to the temperature it was published with
+            filled.pop("top_p", None)
+        config = replace(self, **filled, steps=self.length if self.steps is None else self.steps)
+        config._check()
+        return config
+
+    def _check(self) -> None:
+        for name in ("length", "steps", "block_length", "top_k", "seed"):
+            value = getattr(self, name)
+            low = 0 if name in ("seed", "top_k") else 1
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
+                raise UserError(f"{name}={value!r} must be a whole number, at least {low}")
+        for name, low, high in (("temperature", 0, 1e6), ("guidance", 0, 1e6), ("eps", 1e-9, 1 - 1e-9)):
+            number("decoding", name, getattr(self, name), low, high)
+        for name, low, high in (("top_p", 1e-9, 1), ("alg_temp", 0, 1e6)):
+            if getattr(self, name) is not None:
+                number("decoding", name, getattr(self, name), low, high)
+        for name, known in (("schedule", SCHEDULES), ("proposal", PROPOSALS), ("ranking", RANKINGS)):
+            if getattr(self, name) not in known:
+                raise UserError(f"unknown {name} {getattr(self, name)!r}: use {', '.join(known)}")
+        if self.ranking == "origin" and (self.schedule, self.proposal) != ("dream", "dream"):
+            raise UserError(
+                "ranking='origin' reveals by Dream's own shares: it needs schedule='dream' and proposal='dream'"
+            )
+        if self.head_dtype not in ("float32", "bfloat16", "float64"):
+            raise UserError(f"head_dtype={self.head_dtype!r} must be float32, bfloat16 or float64")
+        block = self.block_length or self.length
+        blocks = -(-self.length // block)
+        if not self.ragged:
+            if self.length % block:
+                raise UserError(
+                    f"length={self.length} does not divide into blocks of block_length={block}; change one of them"
+                )
+            if self.steps % blocks:
+                raise UserError(f"steps={self.steps} does not divide over {blocks} blocks; use a multiple of {blocks}")
+
+    @property
+    def blocks(self) -> list[tuple[int, int]]:
+        """Start and end of each block, in generated tokens."""
+        size = self.block_length or self.length
+        return [(start, min(start + size, self.length)) for start in range(0, self.length, size)]
+
+    @property
+    def block_steps(self) -> int:
+        return -(-self.steps // len(self.blocks))

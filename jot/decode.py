@@ -1,0 +1,311 @@
+"""The one denoising loop. Every method runs through it, so token counts and timings are comparable.
+
+A step proposes a token for each masked row, asks the exit rule which positions are final, lets the
+schedule choose its share, and commits the union.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from jot.config import DecodeConfig
+from jot.errors import UserError
+from jot.exits import FullDecoding
+from jot.models.base import DiffusionModel
+from jot.proposals import PROPOSALS, KeyedDraws, choose, sample_key
+from jot.schedules import SCHEDULES
+from jot.step import Step
+
+SCHEDULED, EXITED = 1, 2  # bits of Trace.rule
+
+
+@dataclass
+class Trace:
+    """How one canvas was filled; arrays over the L generated positions and over the forwards.
+
+    Attributes:
+        step: forward after which each position was committed, from 0; ``[L]``.
+        rule: bit 1 = chosen by the schedule, bit 2 = exited; ``[L]``.
+        margin: top-2 logit margin at the commit, in nats; ``[L]``.
+        threshold: margin that the exit rule asked for then, nan where it had none; ``[L]``.
+        mean_margin: mean margin of the masked rows read by each forward; ``[forwards]``.
+        masked: masks on the canvas before each forward; ``[forwards]``.
+    """
+
+    step: np.ndarray
+    rule: np.ndarray
+    margin: np.ndarray
+    threshold: np.ndarray
+    mean_margin: list[float] = field(default_factory=list)
+    masked: list[int] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, length: int) -> Trace:
+        nan = np.full(length, np.nan, dtype=np.float32)
+        return cls(np.full(length, -1, np.int16), np.zeros(length, np.uint8), nan.copy(), nan.copy())
+
+
+@dataclass
+class Output:
+    """One decoded sample.
+
+    Attributes:
+        tokens: the canvas, prompt included.
+        generated: the generated part of it.
+        steps: denoising steps, that is forwards of any kind.
+        forwards: forwards by kind.
+        seconds: this sample's share of the time of its steps.
+        trace: how the canvas was filled, where asked for.
+    """
+
+    tokens: list[int]
+    generated: list[int]
+    steps: int
+    forwards: dict[str, int]
+    seconds: float
+    trace: Trace | None = None
+
+
+@dataclass
+class _Slot:
+    """Progress of the sample in one row of the batch."""
+
+    key: int | str
+    prompt: list[int]
+    trace: Trace | None
+    block: int = 0
+    index: int = 0  # step within the block
+    steps: int = 0
+    seconds: float = 0.0
+    plan: np.ndarray | None = None
+
+
+class _Loop:
+    """Slots of one batch; ``run`` decodes until every sample is done, refilling slots as they free up."""
+
+    def __init__(self, model, config: DecodeConfig, method, slots: int, width: int, trace: bool, draws):
+        self.model, self.config, self.method, self.draws = model, config, method, draws
+        self.want_trace = trace
+        self.canvas = torch.full((slots, width), model.eos_id, dtype=torch.long, device=model.device)
+        self.given = torch.zeros_like(self.canvas, dtype=torch.bool)
+        self.keys = torch.zeros(slots, dtype=torch.long, device=model.device)
+        self.slots: list[_Slot | None] = [None] * slots
+        self.banned = sorted({model.mask_id, *config.suppress_tokens})
+        self.head_dtype = getattr(torch, config.head_dtype)
+
+    def fill(self, s: int, key: int | str, prompt: list[int]) -> None:
+        """Start a sample in slot ``s``: prompt, then the masks, then padding that the key mask hides."""
+        end = len(prompt) + self.config.length
+        row = prompt + [self.model.mask_id] * self.config.length
+        self.canvas[s] = self.model.eos_id
+        self.canvas[s, :end] = torch.tensor(row, device=self.canvas.device)
+        self.given[s] = self.canvas[s] != self.model.mask_id
+        self.keys[s] = sample_key(self.config.seed, key)
+        self.slots[s] = _Slot(key, prompt, Trace.empty(self.config.length) if self.want_trace else None)
+
+    def live(self) -> list[int]:
+        return [s for s, slot in enumerate(self.slots) if slot is not None]
+
+    def advance(self, s: int, masked: np.ndarray) -> bool:
+        """Move slot ``s`` to a block with work left; False when the sample is done. ``masked``: its canvas row."""
+        slot, config = self.slots[s], self.config
+        while slot.block < len(config.blocks):
+            start, end = (len(slot.prompt) + edge for edge in config.blocks[slot.block])
+            masks = int(masked[start:end].sum())
+            if slot.plan is None:
+                slot.plan = SCHEDULES[config.schedule](masks, config.block_steps, config.eps)
+            if slot.index < len(slot.plan) and (masks or not config.stop_early):
+                return True
+            slot.block, slot.index, slot.plan = slot.block + 1, 0, None
+        return False
+
+    def finish(self, s: int) -> tuple[int | str, Output]:
+        slot = self.slots[s]
+        self.slots[s] = None
+        tokens = self.canvas[s, : len(slot.prompt) + self.config.length].tolist()
+        forwards = {"full": slot.steps, "suffix": 0, "block": 0}
+        out = Output(tokens, tokens[len(slot.prompt) :], slot.steps, forwards, slot.seconds, slot.trace)
+        return slot.key, out
+
+    def run(self, queue: Iterator[tuple[int | str, list[int]]]) -> Iterator[tuple[int | str, Output]]:
+        waiting = True
+        while True:
+            if waiting:
+                for s, slot in enumerate(self.slots):
+                    if slot is None:
+                        if (sample := next(queue, None)) is None:
+                            waiting = False
+                            break
+                        self.fill(s, *sample)
+            live = self.live()
+            if not live:
+                return
+            masked = (self.canvas == self.model.mask_id).cpu().numpy()
+            done = [s for s in live if not self.advance(s, masked[s])]
+            for s in done:
+                yield self.finish(s)
+            if not done:
+                self.step(live)
+
+    @torch.inference_mode()
+    def step(self, live: list[int]) -> None:
+        """One forward for the live slots, and its commits."""
+        begun = time.perf_counter()
+        config, device = self.config, self.canvas.device
+        slots = [self.slots[s] for s in live]
+        ends = [len(slot.prompt) + config.length for slot in slots]
+        width = max(ends)
+        pick = torch.tensor(live, device=device)
+        canvas = self.canvas[pick, :width]
+        column = torch.arange(width, device=device)
+        inside = column < torch.tensor(ends, device=device)[:, None]
+        masks = (canvas == self.model.mask_id) & inside
+
+        edges = [[len(slot.prompt) + edge for edge in config.blocks[slot.block]] for slot in slots]
+        edges = torch.tensor(edges, device=device)
+        in_block = masks & (column >= edges[:, :1]) & (column < edges[:, 1:])
+        asked = masks if getattr(self.method, "scope", "block") == "canvas" else in_block
+        row, position = asked.nonzero(as_tuple=True)
+        logits = self.predict(canvas, None if min(ends) == width else inside, pick, row, position)
+
+        share = torch.tensor([float(slot.plan[slot.index]) for slot in slots], device=device)
+        left = in_block.sum(1)
+        fraction = slots[0].plan.dtype.kind == "f"
+        quota = (left * share).long() if fraction else torch.minimum(share.long(), left)
+        step = Step(
+            logits, row, position, in_block[row, position], masks, ~masks & inside,
+            torch.tensor([slot.steps for slot in slots], device=device), share, self.keys[pick], config.steps,
+        )  # fmt: skip
+
+        token, rank = PROPOSALS[config.proposal](step, config, self.draws)
+        exits, threshold = self.method(step)
+        candidate = step.in_block & ~exits if self.method.combine == "after_exit" else step.in_block
+        chosen = choose(step, config, self.draws, rank, quota, candidate)
+        commit = exits | chosen
+        token = torch.where(exits, step.top.index, token)
+        self.canvas[pick[row[commit]], position[commit]] = token[commit]
+
+        if self.want_trace:
+            self.record(slots, step, exits, chosen, threshold)
+        seconds = (time.perf_counter() - begun) / len(slots)
+        for slot in slots:
+            slot.index, slot.steps, slot.seconds = slot.index + 1, slot.steps + 1, slot.seconds + seconds
+
+    def predict(self, canvas: Tensor, key_mask: Tensor | None, pick: Tensor, row: Tensor, position: Tensor) -> Tensor:
+        """float32 logits of the asked rows, guided if asked for, with the banned tokens removed."""
+        scale = self.config.guidance
+        if scale > 0:
+            without = canvas.masked_fill(self.given[pick, : canvas.shape[1]], self.model.mask_id)
+            both = torch.cat((canvas, without))
+            mask = None if key_mask is None else key_mask.repeat(2, 1)
+            rows, positions = torch.cat((row, row + len(canvas))), position.repeat(2)
+            with_prompt, bare = self.model.predict(both, mask, rows, positions, self.head_dtype).chunk(2)
+            logits = bare + (scale + 1) * (with_prompt - bare)
+        else:
+            logits = self.model.predict(canvas, key_mask, row, position, self.head_dtype)
+        logits = logits.float() if logits.dtype != torch.float64 else logits
+        logits[:, self.banned] = -torch.inf
+        return logits
+
+    def record(self, slots: list[_Slot], step: Step, exits: Tensor, chosen: Tensor, threshold: Tensor | None) -> None:
+        row, position = step.slot.cpu().numpy(), step.position.cpu().numpy()
+        gap = step.top.gap.float().cpu().numpy()
+        rule = (chosen * SCHEDULED + exits * EXITED).cpu().numpy()
+        limit = np.full(len(row), np.nan) if threshold is None else threshold.float().cpu().numpy()
+        masked = step.masks.sum(1).tolist()
+        for s, slot in enumerate(slots):
+            mine = row == s
+            slot.trace.mean_margin.append(float(gap[mine].mean()) if mine.any() else float("nan"))
+            slot.trace.masked.append(masked[s])
+            hit = mine & (rule > 0)
+            at = position[hit] - len(slot.prompt)
+            slot.trace.step[at], slot.trace.rule[at] = slot.steps, rule[hit]
+            slot.trace.margin[at], slot.trace.threshold[at] = gap[hit], limit[hit]
+
+
+def _prompt(model: DiffusionModel, config: DecodeConfig, ids: Sequence[int] | Tensor) -> list[int]:
+    ids = [int(i) for i in ids]
+    if not ids:
+        raise UserError("the prompt is empty; give at least one token")
+    if model.mask_id in ids:
+        raise UserError(f"the prompt holds the mask id {model.mask_id}, which only the canvas may hold; remove it")
+    entries = model.head.shape[0]
+    if wrong := [i for i in ids if not 0 <= i < entries]:
+        raise UserError(f"the prompt holds token {wrong[0]}, outside the model's {entries} entries")
+    if len(ids) + config.length > model.max_positions:
+        raise UserError(
+            f"the prompt has {len(ids)} tokens and {config.length} are to follow, but the model has "
+            f"{model.max_positions} positions; shorten one of them"
+        )
+    return ids
+
+
+def decode_stream(
+    model: DiffusionModel,
+    samples: Iterable[tuple[int | str, Sequence[int]]],
+    method=None,
+    *,
+    slots: int = 1,
+    trace: bool = False,
+    cache: str | None = None,
+    draws=None,
+    **parameters,
+) -> Iterator[tuple[int | str, Output]]:
+    """Decode many samples through ``slots`` rows; a row that finishes takes the next prompt.
+
+    Args:
+        model: from ``jot.load``.
+        samples: pairs of a sample key (int or str; it keys the random draws) and prompt token ids.
+        method: exit rule, from ``jot.exits``; None is full decoding.
+        slots: rows of the batch. Each sample equals its solo run up to rounding of the forward.
+        trace: record how each canvas was filled.
+        cache: None; the block-wise caches are not part of this version.
+        draws: source of random numbers, keyed by default.
+        **parameters: fields of ``DecodeConfig``.
+
+    Yields:
+        (sample key, ``Output``) as samples finish.
+
+    Raises:
+        UserError: an invalid parameter or prompt, before the first forward.
+    """
+    if cache is not None:
+        raise UserError(f"cache={cache!r} is not available in this version; use cache=None")
+    if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
+        raise UserError(f"slots={slots!r} must be a whole number, at least 1")
+    config = DecodeConfig.of(parameters).resolve(model)
+    prompts = [(key, _prompt(model, config, ids)) for key, ids in samples]
+    if not prompts:
+        return
+    # Longest first: the batch is only as wide as its longest live row, so it narrows as it goes.
+    prompts.sort(key=lambda sample: -len(sample[1]))
+    slots = min(slots, len(prompts))
+    width = len(prompts[0][1]) + config.length
+    loop = _Loop(model, config, method or FullDecoding(), slots, width, trace, draws or KeyedDraws())
+    yield from loop.run(iter(prompts))
+
+
+def decode(
+    model: DiffusionModel,
+    prompt_ids: Sequence[int] | Sequence[Sequence[int]] | Tensor,
+    method=None,
+    *,
+    sample_id: int | str = 0,
+    **kwargs,
+) -> Output | list[Output]:
+    """Decode one prompt (token ids) or a batch of prompts, which need not be of one length.
+
+    Takes the arguments of ``decode_stream``. Samples of a batch have the keys 0, 1, ...; a single
+    prompt has ``sample_id``. Returns an ``Output``, or a list of them for a batch.
+    """
+    rows = prompt_ids.tolist() if isinstance(prompt_ids, Tensor) else list(prompt_ids)
+    if rows and isinstance(rows[0], (list, tuple, Tensor)):
+        done = dict(decode_stream(model, list(enumerate(rows)), method, **{"slots": len(rows), **kwargs}))
+        return [done[i] for i in range(len(rows))]
+    return dict(decode_stream(model, [(sample_id, rows)], method, **kwargs))[sample_id]

@@ -1,0 +1,5 @@
+"""The one exception that means "the user can fix this"."""
+
+
+class UserError(ValueError):
+    """A mistake in the input: one sentence that says what is wrong and what to do about it."""

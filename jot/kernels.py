@@ -1,0 +1,32 @@
+"""One pass over the vocabulary: the two largest logits, where the largest stands, and the log-normalizer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Top2(NamedTuple):
+    """Per row: the largest logit, the runner-up, the lowest index of the largest, and log sum exp."""
+
+    first: Tensor
+    second: Tensor
+    index: Tensor
+    normalizer: Tensor
+
+    @property
+    def gap(self) -> Tensor:
+        """Top-2 logit margin in nats, ``ln(p1 / p2)``; ``[rows]``."""
+        return self.first - self.second
+
+
+def top2(logits: Tensor) -> Top2:
+    """Top-2 statistics of ``logits`` ``[rows, vocabulary]``, with ties resolved to the lowest index."""
+    first, index = logits.max(dim=-1)
+    if logits.is_cuda:  # max documents no tie rule there
+        columns = torch.arange(logits.shape[-1], device=logits.device)
+        index = torch.where(logits == first[:, None], columns, logits.shape[-1]).amin(dim=-1)
+    second = logits.scatter(-1, index[:, None], -torch.inf).amax(dim=-1)
+    return Top2(first, second, index, logits.logsumexp(dim=-1))

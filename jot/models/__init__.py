@@ -1,0 +1,232 @@
+"""The two model families and ``load``: a packaged name, a local folder or a hub id, in the published layout."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from jot.errors import UserError
+from jot.models import dream, llada
+from jot.models.base import DiffusionModel
+from jot.models.dream import DreamConfig, DreamModel
+from jot.models.llada import LLaDAConfig, LLaDAModelLM
+
+FAMILIES = {"llada": (LLaDAConfig, LLaDAModelLM, llada.SUPPORTED), "Dream": (DreamConfig, DreamModel, dream.SUPPORTED)}
+PACKAGED = ("pocket-llada", "pocket-dream")
+FETCHED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+PUBLISHED = ("GSAI-ML/LLaDA-8B-Instruct", "Dream-org/Dream-v0-Instruct-7B")
+HASHED_WHOLE = 1 << 30  # bytes; larger weights are fingerprinted from their headers and ends
+
+for _config, _model, _ in FAMILIES.values():
+    AutoConfig.register(_config.model_type, _config, exist_ok=True)
+    AutoModel.register(_config, _model, exist_ok=True)
+
+
+def home() -> Path:
+    """The checkout that holds ``data/``: the package's parent folder, or ``$JOT_HOME``."""
+    return Path(os.environ.get("JOT_HOME") or Path(__file__).resolve().parents[2])
+
+
+def locate(name: str, revision: str | None = None) -> tuple[Path, str | None]:
+    """Folder of a checkpoint and, for a hub id, the commit it was resolved to.
+
+    Raises:
+        UserError: an unknown name, a folder without ``config.json``, or a hub that cannot be reached.
+    """
+    folder = home() / "data" / "models" / name if name in PACKAGED else Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(
+                f"the folder {name!r} holds no config.json, so it is no checkpoint; name the folder that does"
+            )
+        return folder, None
+    if name in PACKAGED:
+        raise UserError(
+            f"the packaged weights of {name!r} are missing: check out data/models, or set JOT_HOME to the checkout"
+        )
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        near = difflib.get_close_matches(name, PACKAGED + PUBLISHED, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(PACKAGED)}, a local folder or a hub id"
+        raise UserError(f"unknown model {name!r}: {hint}")
+    from huggingface_hub import snapshot_download
+
+    try:
+        path = Path(snapshot_download(name, revision=revision, allow_patterns=FETCHED))
+    except Exception as error:  # the hub client raises a dozen unrelated types for "not reachable" and "not there"
+        raise UserError(
+            f"cannot get {name!r} (revision {revision or 'main'}) from the hub ({type(error).__name__}): "
+            "check the id, the revision and the network, or pass a local folder"
+        ) from error
+    return path, path.name
+
+
+def read_config(folder: Path):
+    """The configuration object of a checkpoint folder, of one of the two families."""
+    try:
+        raw = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder / 'config.json'} is not readable JSON ({error}); fetch the checkpoint again"
+        ) from error
+    kind = raw.get("model_type")
+    if kind not in FAMILIES:
+        raise UserError(
+            f"model_type {kind!r} in {folder / 'config.json'} is not supported; it must be one of {', '.join(FAMILIES)}"
+        )
+    config_class, _, supported = FAMILIES[kind]
+    config = config_class(
+        **{k: v for k, v in raw.items() if k not in ("model_type", "auto_map", "torch_dtype", "dtype")}
+    )
+    for field, value in supported.items():
+        if getattr(config, field, value) != value:
+            raise UserError(
+                f"{field}={getattr(config, field)!r} in {folder / 'config.json'} is not supported; only {value!r} is"
+            )
+    return config
+
+
+def _check_ids(config, rows: int, tokenizer, folder: Path) -> None:
+    mask, file, foreign = config.mask_token_id, folder / "config.json", "they do not belong together"
+    if mask is None or not 0 <= mask < rows:
+        raise UserError(f"mask_token_id {mask!r} in {file} is not one of the {rows} vocabulary entries; correct it")
+    for field in ("eos_token_id", "pad_token_id"):
+        if getattr(config, field) == mask:
+            raise UserError(f"mask_token_id and {field} are both {mask} in {file}; they must differ")
+    eos = config.eos_token_id
+    if eos is None or not 0 <= eos < rows:
+        raise UserError(f"eos_token_id {eos!r} in {file} is not one of the {rows} vocabulary entries; correct it")
+    if tokenizer is None:
+        return
+    if len(tokenizer) > rows:
+        raise UserError(f"the tokenizer in {folder} has {len(tokenizer)} entries but the model only {rows}: {foreign}")
+    if tokenizer.mask_token_id not in (None, mask):
+        its = tokenizer.mask_token_id
+        raise UserError(f"the tokenizer's mask token has id {its} but the model's mask_token_id is {mask}: {foreign}")
+    if tokenizer.convert_ids_to_tokens(mask) is None:
+        raise UserError(f"the tokenizer in {folder} has no token with the model's mask_token_id {mask}: {foreign}")
+
+
+def _read_tensors(folder: Path, device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"no .safetensors file in {folder}; fetch the weights")
+    tensors: dict[str, torch.Tensor] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt", device=str(device)) as handle:
+                for key in handle.keys():  # noqa: SIM118 - not a mapping
+                    tensors[key] = handle.get_tensor(key).to(dtype)
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{file} is cut short or damaged ({error}); fetch it again") from error
+    return tensors
+
+
+def _names(keys: set[str]) -> str:
+    shown = sorted(keys)
+    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
+
+
+def _fingerprint(folder: Path) -> str:
+    """Hash of configuration and weights (whole up to 1 GiB, else each file's size, header and last MiB)."""
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    files = sorted(folder.glob("*.safetensors"))
+    whole = sum(f.stat().st_size for f in files) <= HASHED_WHOLE
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name}:{size}".encode())
+        with file.open("rb") as handle:
+            if whole:
+                digest.update(handle.read())
+            else:
+                digest.update(handle.read(1 << 20))
+                handle.seek(-min(size, 1 << 20), os.SEEK_END)
+                digest.update(handle.read())
+    return digest.hexdigest()
+
+
+def load(
+    name: str | os.PathLike,
+    *,
+    revision: str | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> DiffusionModel:
+    """A model ready to decode, with its tokenizer attached as ``model.tokenizer``.
+
+    Args:
+        name: "pocket-llada", "pocket-dream", a local folder, or a hub id.
+        revision: commit, tag or branch of the hub repository; pin it for a reproducible run.
+        device: defaults to CUDA where there is one.
+        dtype: defaults to float32 below 100 M parameters and bfloat16 above.
+
+    Raises:
+        UserError: nothing there, a damaged file, missing or extra tensors, a wrong mask id, or a
+            tokenizer that does not fit.
+    """
+    name = os.fspath(name)
+    folder, commit = locate(name, revision)
+    config = read_config(folder)
+    device = resolve_device(device)
+    model_class = FAMILIES[config.model_type][1]
+    with torch.device("meta"):
+        model = model_class(config)
+    small = sum(p.numel() for p in model.parameters()) < 100_000_000
+    dtype = resolve_dtype(dtype) or (torch.float32 if small else torch.bfloat16)
+    tokenizer = _tokenizer(folder)
+    _check_ids(config, model.head.shape[0], tokenizer, folder)
+
+    tensors = _read_tensors(folder, device, dtype)
+    wanted = {key: value.shape for key, value in model.state_dict().items()}
+    other = "its config.json belongs to another model"
+    if missing := wanted.keys() - tensors.keys():
+        raise UserError(f"the weights in {folder} lack {_names(missing)}: the checkpoint is incomplete or {other}")
+    if extra := tensors.keys() - wanted.keys():
+        raise UserError(f"the weights in {folder} hold the extra tensors {_names(extra)}: {other}")
+    for key, shape in wanted.items():
+        if (found := tensors[key].shape) != shape:
+            raise UserError(f"{key} in {folder} has shape {list(found)}, not {list(shape)}: {other}")
+    model.load_state_dict(tensors, assign=True)
+    model.requires_grad_(False).eval()
+    model.name, model.tokenizer, model.fingerprint = name, tokenizer, commit or _fingerprint(folder)
+    return model
+
+
+def _tokenizer(folder: Path):
+    if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # tokenizers raises bare Exception for a damaged file
+        raise UserError(f"the tokenizer in {folder} cannot be read ({error}); fetch it again") from error
+
+
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """The device asked for, or CUDA where there is one, else the CPU."""
+    try:
+        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise UserError(f"unknown device {device!r}; use cpu, cuda or cuda:N") from error
+    if chosen.type == "cuda" and (not torch.cuda.is_available() or (chosen.index or 0) >= torch.cuda.device_count()):
+        raise UserError(
+            f"device {device!r} is not there: this machine has {torch.cuda.device_count()} CUDA devices; use cpu"
+        )
+    return chosen
+
+
+def resolve_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    """ "float32", "bfloat16" or "float16" as a torch dtype."""
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in ("float32", "bfloat16", "float16", "float64"):
+        raise UserError(f"unknown dtype {dtype!r}; use float32, bfloat16, float16 or float64")
+    return getattr(torch, dtype)
+
+
+__all__ = ["DiffusionModel", "DreamConfig", "DreamModel", "LLaDAConfig", "LLaDAModelLM", "load"]

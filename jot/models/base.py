@@ -1,0 +1,146 @@
+"""What the two families share: row-wise predictions, rotary tables, normalization, tensor checks."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalization with float32 statistics, cast back before the weight."""
+
+    def __init__(self, size: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * F.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype)
+
+
+def rope_table(length: int, head_dim: int, theta: float, device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the rotary angles, each float32 ``[length, head_dim]`` (half-split layout).
+
+    Computed on demand: a buffer that is not in the checkpoint would be uninitialized memory after
+    a meta-device load.
+    """
+    exponent = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+    angle = torch.outer(torch.arange(length, dtype=torch.float32, device=device), 1.0 / theta**exponent)
+    angle = torch.cat((angle, angle), dim=-1)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of ``x`` ``[batch, heads, length, head_dim]`` in the dtype of its arguments."""
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+    """Bidirectional attention; ``key_mask`` ``[batch, length]`` is True at keys that may be seen.
+
+    ``k`` and ``v`` may have fewer heads than ``q`` (grouped queries). Returns ``[batch, length, heads * dim]``.
+    """
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    mask = None if key_mask is None else key_mask[:, None, None, :]
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=False)
+    return out.transpose(1, 2).flatten(2)
+
+
+def linear_to(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x @ weight.T`` with the result in ``dtype``, without a rounded intermediate or a copy of the weight.
+
+    CUDA accumulates 16-bit products in float32 and can hand them out unrounded; elsewhere the weight
+    is widened a slice at a time.
+    """
+    if weight.dtype == dtype:
+        return F.linear(x.to(dtype), weight)
+    if dtype != torch.float32:
+        return F.linear(x, weight).to(dtype)
+    if x.is_cuda and x.dtype == weight.dtype:
+        return torch.mm(x, weight.t(), out_dtype=torch.float32)
+    return torch.cat([F.linear(x.float(), part.float()) for part in weight.split(8192)], dim=-1)
+
+
+class DiffusionModel(PreTrainedModel):
+    """A mask predictor: hidden states for a canvas, logits for the rows that are asked for.
+
+    Subclasses set ``family``, ``decode_defaults`` and ``source_row`` and give ``hidden`` and ``head``.
+    """
+
+    family: str
+    decode_defaults: dict
+    _supports_sdpa = True
+    _tied_weights_keys = None
+    name: str = "unnamed"
+    fingerprint: str = "unsaved"
+    tokenizer = None
+
+    @staticmethod
+    def source_row(position: Tensor) -> Tensor:
+        """The canvas row whose hidden state predicts ``position``."""
+        return position
+
+    def hidden(self, input_ids: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Final normalized hidden states ``[batch, length, width]`` of ``input_ids`` ``[batch, length]``."""
+        raise NotImplementedError
+
+    @property
+    def head(self) -> Tensor:
+        """Weight of the language-model head, ``[vocabulary, width]``."""
+        raise NotImplementedError
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The transformer blocks, in order."""
+        raise NotImplementedError
+
+    @property
+    def mask_id(self) -> int:
+        return self.config.mask_token_id
+
+    @property
+    def eos_id(self) -> int:
+        return self.config.eos_token_id
+
+    @property
+    def max_positions(self) -> int:
+        """Longest canvas, prompt included, in tokens."""
+        raise NotImplementedError
+
+    def predict(
+        self,
+        canvas: Tensor,
+        key_mask: Tensor | None,
+        slot: Tensor,
+        position: Tensor,
+        head_dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """Logits ``[rows, vocabulary]`` that predict canvas ``position[i]`` of batch row ``slot[i]``.
+
+        Args:
+            canvas: token ids ``[batch, length]``.
+            key_mask: ``[batch, length]``, False at padding, or None where nothing is padded.
+            slot, position: the asked rows, each ``[rows]``.
+        """
+        hidden = self.hidden(canvas, key_mask)
+        return linear_to(hidden[slot, self.source_row(position)], self.head, head_dtype)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_) -> MaskedLMOutput:
+        """Unshifted logits of every row in the model's dtype, as the public modeling code returns them."""
+        key_mask = None if attention_mask is None else attention_mask.bool()
+        return MaskedLMOutput(logits=F.linear(self.hidden(input_ids, key_mask), self.head))
+
+    def _init_weights(self, module: nn.Module) -> None:
+        std = getattr(self.config, "initializer_range", 0.02)
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=std)
+            if getattr(module, "bias", None) is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, RMSNorm):
+            nn.init.ones_(module.weight)

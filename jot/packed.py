@@ -1,0 +1,128 @@
+"""A store packed for keeping: few Parquet files and one manifest, read back through `records.load_store`.
+
+Cells of one model, task and split share a file, ordered by document: the methods' answers to one document
+stand side by side and compress against each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from jot.errors import UserError
+from jot.records import FIELDS, TRACE, Cell, Recorded, load_store, natural, plain
+
+_INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "forwards_suffix",
+             "forwards_block",
+             "slots", "tokens_non_eos")  # fmt: skip
+_TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "threshold": np.float32,
+                "mean_margin": np.float32, "masked": np.int16}  # fmt: skip
+
+
+def pack(
+    stores: str | os.PathLike | Iterable[str | os.PathLike], folder: str | os.PathLike, traces: bool = False
+) -> Path:
+    """Packs every cell of one or more stores into `folder`; returns the manifest's path.
+
+    Args:
+        stores: live or packed stores; a cell that occurs twice must hold the same samples.
+        folder: where the Parquet files and `manifest.json` go; older ones there are replaced.
+        traces: keep the per-position traces where they were recorded.
+    """
+    cells: dict[str, Recorded] = {}
+    for store in [stores] if isinstance(stores, (str, os.PathLike)) else stores:
+        for cell_id, recorded in load_store(store).items():
+            old = cells.setdefault(cell_id, recorded)
+            if old is not recorded and list(old.frame["generated"]) != list(recorded.frame["generated"]):
+                raise UserError(f"two stores hold the cell {cell_id} with different samples; pack one of them")
+    groups: dict[str, list[str]] = {}
+    for cell_id, (meta, _) in sorted(cells.items()):
+        config = meta["config"]
+        name = ".".join(re.sub(r"[^A-Za-z0-9-]+", "_", str(config.get(k))) for k in ("model", "task", "split"))
+        groups.setdefault(f"{name}.parquet", []).append(cell_id)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, members in groups.items():
+        _write(folder / name, [cells[cell_id].frame for cell_id in members], traces)
+    manifest = {}
+    for name, members in groups.items():
+        for cell_id in members:
+            manifest[cell_id] = {**cells[cell_id].meta, "file": name}
+    for path in folder.glob("*.parquet"):
+        if path.name not in groups:
+            path.unlink()
+    target = folder / "manifest.json"
+    target.write_text(json.dumps({"cells": plain(manifest)}, indent=1) + "\n")
+    return target
+
+
+def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pd.concat([frame.assign(_cell=i) for i, frame in enumerate(frames)], ignore_index=True)
+    order = sorted(range(len(table)), key=lambda i: (natural(table["doc_id"][i]), table["_cell"][i]))
+    table = table.iloc[order]
+    largest = max((max(tokens) for tokens in table["generated"] if len(tokens)), default=0)
+    columns = {}
+    for name in FIELDS:
+        values = list(table[name])
+        if name == "generated":
+            kind = np.uint16 if largest < 1 << 16 else np.uint32
+            columns[name] = pa.array([np.asarray(v, kind) for v in values], pa.list_(pa.from_numpy_dtype(kind)))
+        elif name in _INTEGERS:
+            columns[name] = pa.array(values, pa.int32())
+        elif name in ("seconds", "score"):
+            columns[name] = pa.array([float(v) for v in values], pa.float32())
+        else:
+            columns[name] = pa.array(values)
+    for name in TRACE if traces else ():
+        if f"trace_{name}" in table:
+            kind = _TRACE_TYPES[name]
+            values = [
+                np.asarray([np.nan if x is None else x for x in v], kind) if isinstance(v, (list, np.ndarray)) else None
+                for v in table[f"trace_{name}"]
+            ]
+            columns[f"trace_{name}"] = pa.array(values, pa.list_(pa.from_numpy_dtype(kind)))
+    words = ["cell", "doc_id", "prompt_hash"]
+    pq.write_table(
+        pa.table(columns), path, compression="zstd", compression_level=19, use_dictionary=words,
+        write_statistics=False, row_group_size=1 << 20, data_page_size=1 << 22,
+    )  # fmt: skip
+
+
+def load_packed(folder: str | os.PathLike) -> dict[str, Recorded]:
+    """Every cell of a packed folder, by cell id; `generated` and traces are numpy arrays."""
+    folder = Path(folder)
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())["cells"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / 'manifest.json'} cannot be read ({error}); restore it") from error
+    frames: dict[str, pd.DataFrame] = {}
+    cells = {}
+    for cell_id, meta in manifest.items():
+        name = meta["file"]
+        if name not in frames:
+            try:
+                frames[name] = pd.read_parquet(folder / name)
+            except Exception as error:  # pyarrow raises types of its own for a damaged file
+                raise UserError(
+                    f"{folder / name} cannot be read ({type(error).__name__}: {error}); restore it"
+                ) from error
+        key = Cell(meta["config"]).key
+        if key != cell_id[-10:]:
+            raise UserError(f"the configuration of {cell_id} in {folder / 'manifest.json'} was edited; restore it")
+        frame = frames[name]
+        frame = frame[frame["cell"] == key].reset_index(drop=True)
+        frame["score"] = frame["score"].astype("float64")
+        if len(frame) != (count := meta["totals"]["samples"]):
+            raise UserError(f"{folder / name} has {len(frame)} samples of {cell_id}, the manifest {count}; restore it")
+        empty = [c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()]
+        cells[cell_id] = Recorded({k: v for k, v in meta.items() if k != "file"}, frame.drop(columns=empty))
+    return cells

@@ -1,0 +1,42 @@
+"""What decides a training run of the embedded pair: the recipe and the two network shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jot.models import DreamConfig, DreamModel, LLaDAConfig, LLaDAModelLM
+
+
+@dataclass
+class Recipe:
+    """Everything that decides a training run but the hardware."""
+
+    family: str = "llada"
+    seed: int = 0
+    steps: int = 20000
+    batch_compact: int = 640
+    batch_long: int = 256
+    batch_choice: int = 512
+    mix_compact: str = "pocket_gsm8k:0.88,pocket_humaneval:0.12"
+    mix_long: str = "pocket_gsm8k:0.62,pocket_humaneval:0.08,pocket_prose:0.30"
+    mix_choice: str = "pocket_mmlu:0.15,pocket_mmlu+verdicts:0.35,pocket_hellaswag:0.15,pocket_hellaswag+verdicts:0.35"
+    long_share: float = 0.15  # share of the problems that fit a compact canvas which still get a long one
+    choice_all: float = 0.5  # share of multiple-choice rows with every maskable token masked, as decoding starts
+    choice_weight: float = 1.0
+    lr: float = 3e-3
+    warmup: int = 200
+    weight_decay: float = 0.05
+    shard: int = 8  # batches in a shard
+    repeats: int = 2  # passes over a shard, each with fresh masks
+
+
+def network(family: str, vocabulary: int = 2048, mask_id: int = 2041, eos_id: int = 2040):
+    """A freshly initialized model of the family with at most 5 M parameters."""
+    ids = dict(mask_token_id=mask_id, eos_token_id=eos_id, pad_token_id=eos_id, bos_token_id=2044, rope_theta=10000.0)
+    if family == "llada":
+        shape = dict(d_model=256, n_layers=6, n_heads=4, n_kv_heads=4, mlp_hidden_size=512, max_sequence_length=512)
+        return LLaDAModelLM(LLaDAConfig(vocab_size=vocabulary, embedding_size=vocabulary, **shape, **ids))
+    shape = dict(hidden_size=256, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2)
+    return DreamModel(
+        DreamConfig(vocab_size=vocabulary, intermediate_size=576, max_position_embeddings=512, **shape, **ids)
+    )

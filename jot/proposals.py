@@ -1,0 +1,162 @@
+"""Candidate token and ranking confidence of every masked row, and the random draws behind them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from jot.schedules import highest
+from jot.step import Step
+
+if TYPE_CHECKING:
+    from jot.config import DecodeConfig
+
+# ---- draws -------------------------------------------------------------------------------------------------
+
+TOKEN, RANK = 0, 1  # streams of one (sample, step, position)
+
+
+def sample_key(seed: int, sample: int | str) -> int:
+    """A signed 64-bit key from the run's seed and the sample's id."""
+    digest = hashlib.blake2b(f"{seed}/{sample}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _scramble(x: Tensor) -> Tensor:
+    """The splitmix64 finalizer on wrapping int64."""
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return x ^ ((x >> 31) & ((1 << 33) - 1))
+
+
+class KeyedDraws:
+    """One uniform number per (seed, sample, step, position) from a counter hash.
+
+    Nothing else enters, so the device, the batch, the order of samples and earlier exits elsewhere
+    on the canvas change no draw.
+    """
+
+    def uniform(self, step: Step, stream: int) -> Tensor:
+        """Uniform numbers in (0, 1), float64 ``[rows]``."""
+        x = step.keys[step.slot]
+        for counter in (step.index[step.slot], step.position, torch.full_like(step.position, stream)):
+            x = _scramble(x + (counter + 1) * -0x61C8864680B583EB)
+        return (((x >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53
+
+    def categorical(self, probs: Tensor, step: Step, rows: Tensor) -> Tensor:
+        """Draw from each row of ``probs`` by inverting its CDF; ``[rows]``."""
+        cdf = probs.double().cumsum(-1)
+        return (cdf <= (self.uniform(step, TOKEN)[rows] * cdf[:, -1])[:, None]).sum(-1)
+
+    def gumbel(self, logits: Tensor, temperature: float, step: Step) -> Tensor:
+        """argmax of logits + temperature * Gumbel noise, that is a draw from softmax(logits / temperature)."""
+        rows = torch.ones_like(step.in_block)
+        return self.categorical((logits.double() / temperature).softmax(-1), step, rows)
+
+    def ranks(self, step: Step) -> Tensor:
+        """The random confidence of LLaDA's ``remasking="random"``; ``[rows]``."""
+        return self.uniform(step, RANK).float()
+
+    joins = ranks
+
+    def without_replacement(self, weights: Tensor, step: Step, quota: Tensor, candidate: Tensor) -> Tensor:
+        """``quota`` rows of each slot, drawn in proportion to softmax(weights): the Gumbel top-k."""
+        gumbel = -(-self.uniform(step, RANK).log()).log()
+        return highest(weights.double() + gumbel, step.slot, quota, candidate)
+
+
+# ---- rankings ----------------------------------------------------------------------------------------------
+
+
+def confidence(probs: Tensor, token: Tensor) -> Tensor:
+    """Probability of the proposed token (LLaDA "low_confidence", Dream "maskgit_plus")."""
+    return probs.gather(-1, token[:, None])[:, 0]
+
+
+def margin(probs: Tensor, token: Tensor) -> Tensor:
+    """p1 - p2 (Dream "topk_margin")."""
+    two = probs.topk(2, dim=-1).values
+    return two[:, 0] - two[:, 1]
+
+
+def entropy(probs: Tensor, token: Tensor) -> Tensor:
+    """Negative entropy, sum of p log(p + 1e-10) (Dream "entropy")."""
+    return (probs * (probs + 1e-10).log()).sum(-1)
+
+
+RANKINGS: dict[str, Callable[[Tensor, Tensor], Tensor] | None] = {
+    "confidence": confidence, "margin": margin, "entropy": entropy, "random": None, "origin": None,
+}  # fmt: skip
+
+
+# ---- proposals ---------------------------------------------------------------------------------------------
+
+
+def nucleus(logits: Tensor, top_p: float) -> Tensor:
+    """``logits`` with every token behind the one that makes the cumulative probability cross ``top_p`` removed."""
+    probs = logits.softmax(-1)
+    peak, at = probs.max(-1)
+    kept = torch.full_like(logits, -torch.inf).scatter(-1, at[:, None], logits.gather(-1, at[:, None]))
+    wide = (peak <= top_p).nonzero()[:, 0]  # the top token alone does not cross: sort these rows only
+    if len(wide):
+        value, order = logits[wide].sort(stable=True, dim=-1, descending=True)
+        cumulative = value.softmax(-1).cumsum(-1)
+        value[:, 1:][cumulative[:, :-1] > top_p] = -torch.inf
+        kept[wide] = torch.empty_like(value).scatter(-1, order, value)
+    return kept
+
+
+def _demote(logits: Tensor, tokens: tuple[int, ...]) -> Tensor:
+    """Tokens that may be proposed but rank last: removed after the choice, before the confidence."""
+    if not tokens:
+        return logits
+    logits = logits.clone()
+    logits[:, list(tokens)] = -torch.inf
+    return logits
+
+
+def llada(step: Step, config: DecodeConfig, draws) -> tuple[Tensor, Tensor]:
+    """LLaDA's rule: Gumbel-perturbed argmax, ranked by the noise-free, un-tempered softmax."""
+    token = draws.gumbel(step.logits, config.temperature, step) if config.temperature > 0 else step.top.index
+    if config.ranking == "random":
+        return token, draws.ranks(step)
+    return token, RANKINGS[config.ranking](_demote(step.logits, config.begin_suppress_tokens).softmax(-1), token)
+
+
+def dream(step: Step, config: DecodeConfig, draws) -> tuple[Tensor, Tensor]:
+    """Dream's rule: temperature, nucleus, top-k, then a draw; ranked on that same distribution."""
+    logits = step.logits / config.temperature if config.temperature > 0 else step.logits
+    if config.top_p is not None and config.top_p < 1:
+        logits = nucleus(logits, config.top_p)
+    if config.top_k:
+        floor = logits.topk(min(config.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < floor, -torch.inf)
+    token, rank = step.top.index, None
+    drawn = torch.ones_like(step.in_block)
+    if config.ranking == "origin":  # a position joins with the step's share, whatever its confidence
+        rank = -draws.joins(step)
+        drawn = -rank < step.share[step.slot]
+    elif config.ranking == "random":
+        rank = draws.ranks(step)
+    probs = logits.softmax(-1)
+    if config.temperature > 0:
+        token = token.masked_scatter(drawn, draws.categorical(probs[drawn], step, drawn))
+    if rank is None:
+        rank = RANKINGS[config.ranking](_demote(logits, config.begin_suppress_tokens).softmax(-1), token)
+    return token, rank
+
+
+PROPOSALS = {"llada": llada, "dream": dream}
+
+
+def choose(step: Step, config: DecodeConfig, draws, rank: Tensor, quota: Tensor, candidate: Tensor) -> Tensor:
+    """The rows that the schedule reveals: the highest, a weighted draw (``alg_temp``), or all that join ("origin")."""
+    if config.ranking == "origin":
+        return (-rank < step.share[step.slot]) & candidate
+    if config.alg_temp:
+        return draws.without_replacement(rank / config.alg_temp, step, quota, candidate)
+    return highest(rank, step.slot, quota, candidate)

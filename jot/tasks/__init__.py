@@ -1,0 +1,129 @@
+"""The tasks: which there are, how each is decoded, and where its documents come from.
+
+The YAML files beside this module are lm-eval tasks; `functions.py` holds what they call, `extract.py` finds
+answers in text, `sandbox.py` runs generated code. Importing this package imports none of lm-eval, datasets or
+torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from jot.errors import UserError
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the decoding side has to know of a task.
+
+    Attributes:
+        name: of the lm-eval task.
+        summary: one line for `jot tasks`.
+        length: generated tokens, which is also the number of configured steps.
+        splits: names of its splits, the default first.
+        metric: the lm-eval metric that is the score; None for a task without one.
+        subject: the field by which `limit` is stratified.
+        chat: whether prompts go through the model's chat template.
+        prompt_tokens: the prompt is cut to its first so many tokens.
+        executes: whether scoring runs generated code.
+        needs_flag: whether that takes the user's explicit consent.
+        files: file per split below a local data folder.
+        hub: dataset on the hub as (path, configuration); None for the packaged tasks.
+    """
+
+    name: str
+    summary: str
+    length: int
+    splits: tuple[str, ...]
+    files: tuple[str, ...]
+    metric: str | None = "exact_match"
+    subject: str | None = None
+    chat: bool = True
+    prompt_tokens: int | None = None
+    executes: bool = False
+    needs_flag: bool = False
+    hub: tuple[str, str | None] | None = None
+
+    @property
+    def packaged(self) -> bool:
+        return self.hub is None
+
+
+def _pocket(name: str, summary: str, length: int, **extra) -> Task:
+    files = tuple(f"pocket_{name}/{split}.jsonl.gz" for split in ("test", "dev"))
+    return Task(f"pocket_{name}", summary, length, ("test", "dev"), files, **extra)
+
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        _pocket("gsm8k", "word problems of 2 to 8 steps, worked solution", 128),
+        _pocket("mmlu", "four-option questions over several subjects", 3, subject="subject"),
+        _pocket("hellaswag", "four endings, one sensible", 5),
+        _pocket("humaneval", "specification to Python function, hidden tests", 128, metric="pass@1",
+                executes=True),
+        _pocket("prose", "continuation of presidential prose, no score", 128, metric=None, chat=False,
+                prompt_tokens=64),
+        Task("gsm8k", "GSM8K, zero-shot chain of thought", 256, ("test", "train"),
+             ("gsm8k_test.jsonl.gz", "gsm8k_train.jsonl.gz"), hub=("openai/gsm8k", "main")),
+        Task("mmlu", "MMLU, generative, 57 subjects", 3, ("test", "dev"),
+             ("mmlu_test.jsonl.gz", "mmlu_dev.jsonl.gz"), subject="subject", hub=("cais/mmlu", "all")),
+        Task("hellaswag", "HellaSwag, generative", 5, ("validation",),
+             ("hellaswag_val.jsonl.gz",), hub=("Rowan/hellaswag", None)),
+        Task("humaneval", "HumanEval, instruct", 512, ("test",), ("humaneval.jsonl.gz",), metric="pass@1",
+             executes=True, needs_flag=True, hub=("openai/openai_humaneval", None)),
+    )
+}  # fmt: skip
+
+
+def get(name: str) -> Task:
+    """The task of that name.
+
+    Raises:
+        UserError: there is none; the closest name is suggested.
+    """
+    if name in TASKS:
+        return TASKS[name]
+    near = difflib.get_close_matches(str(name), TASKS, n=1)
+    raise UserError(f"unknown task {name!r}: {f'did you mean {near[0]!r}?' if near else 'see `jot tasks`'}")
+
+
+def split_file(task: Task, split: str | None, data: str | os.PathLike | None) -> tuple[str, Path | None]:
+    """The resolved split and the file that holds it, None where the hub does.
+
+    Raises:
+        UserError: no such split, or no such file in the folder.
+    """
+    split = split or task.splits[0]
+    if split not in task.splits:
+        raise UserError(f"{task.name} has no split {split!r}; use {' or '.join(task.splits)}")
+    if data is None and not task.packaged:
+        return split, None
+    home = Path(os.environ.get("JOT_HOME") or FOLDER.parents[1])
+    path = (home / "data" / "tasks" if data is None else Path(data)) / task.files[task.splits.index(split)]
+    if not path.is_file():
+        where = (
+            "check out data/tasks, or set JOT_HOME to the checkout" if data is None else "name the folder with --data"
+        )
+        raise UserError(f"there is no {path}, which holds {split} of {task.name}; {where}")
+    return split, path
+
+
+def read_jsonl(path: Path) -> list[dict]:
+    """Documents of a gzip-compressed JSON Lines file.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+    except (OSError, EOFError, ValueError) as error:
+        raise UserError(f"{path} is no gzip-compressed JSON Lines file ({error}); fetch it again") from error

@@ -1,0 +1,226 @@
+"""Answers out of generated text: pure functions of strings that never raise.
+
+Each function takes the raw text of a completion and returns a canonical string, `""` where no answer is
+written.
+"""
+
+import re
+import warnings
+from fractions import Fraction
+
+END_MARKS = ("<|eot_id|>", "<|endoftext|>", "<|im_end|>", "</s>")
+
+_SPACES = re.compile(r"\\[,;:! ]|\\q?quad|[\u00a0\u2009\u202f]|(?<=\d)\{,\}(?=\d)")
+_NUMBER = re.compile(r"(?<![\w.)\]])-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)|\d[\d,]*(?:\.\d+)?")
+_LATEX_FRACTION = re.compile(r"(-?)\\[dt]?frac\s*\{\s*(-?\d[\d,]*)\s*\}\s*\{\s*(-?\d[\d,]*)\s*\}")
+_PLAIN_FRACTION = re.compile(r"(?<![\w.)\]/])(-?)(?:(\d+)\s+)?(\d[\d,]*)\s*/\s*(\d[\d,]*)(?![\d/]|\.\d)")
+_MIXED = re.compile(r"(-?)(\d[\d,]*)\s*\\[dt]?frac\s*\{\s*(\d[\d,]*)\s*\}\s*\{\s*(\d[\d,]*)\s*\}")
+_BOX = re.compile(r"\\?\b(?:boxed|fbox)\s*\{")
+_LONGEST_BOX, _MOST_BOXES = (
+    400,
+    50,
+)  # characters, boxes from the end: enough for answers, quick on degenerate text
+_ANSWER_IS = re.compile(r"\banswer\b(?:\s+is|\s*:|\s+=)([^\n]*)", re.IGNORECASE)
+
+
+def cut(text: str, until: list[str] | tuple[str, ...] = ()) -> str:
+    """The text before the first end-of-text mark, then before the first of each string in `until`."""
+    for mark in (*END_MARKS, *until):
+        if mark:
+            text = text.split(mark, 1)[0]
+    return text
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def _canonical(value: Fraction) -> str:
+    if value.denominator == 1:
+        return str(value.numerator)
+    rest = value.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    if rest != 1:
+        return f"{value.numerator}/{value.denominator}"
+    digits = 0
+    while (value * 10**digits).denominator != 1:
+        digits += 1
+    whole = str(abs(value.numerator * 10**digits // value.denominator)).rjust(digits + 1, "0")
+    return ("-" if value < 0 else "") + whole[:-digits] + "." + whole[-digits:]
+
+
+def _fraction(sign: str, whole: str | None, top: str, bottom: str) -> Fraction | None:
+    above, below = int(top.replace(",", "")), int(bottom.replace(",", ""))
+    if below == 0:
+        return None
+    value = int((whole or "0").replace(",", "")) + Fraction(above, below)
+    return -value if sign else value
+
+
+def _values(text: str) -> list[tuple[int, Fraction]]:
+    """Every number of `text` as (offset, value); a fraction counts as one number."""
+    text = text.replace("\u2212", "-").replace("\u2013", "-")
+    found: list[tuple[int, Fraction]] = []
+    for pattern, parts in ((_MIXED, 4), (_LATEX_FRACTION, 3), (_PLAIN_FRACTION, 4)):
+        for match in list(pattern.finditer(text)):
+            groups = match.groups()
+            sign, whole, top, bottom = groups if parts == 4 else (groups[0], None, *groups[1:])
+            value = _fraction(sign, whole, top, bottom)
+            if value is not None:
+                found.append((match.start(), value))
+                text = text[: match.start()] + "x" * (match.end() - match.start()) + text[match.end() :]
+    for match in _NUMBER.finditer(text):
+        digits = match.group().replace(",", "")
+        if len(digits) <= 400:  # beyond this int() is slow and the text is degenerate
+            found.append((match.start(), Fraction(digits)))
+    return sorted(found)
+
+
+def _clean(text: str) -> str:
+    return _SPACES.sub("", text.replace("\\$", "").replace("$", "").replace("\\%", "%"))
+
+
+def number(text: str, which: int = 0) -> str:
+    """The first (`which=0`) or last (`which=-1`) number of `text` in canonical form: no commas, signs of
+    currency, percent or unit, no trailing `.0`; fractions as `3/4` unless they end as decimals. `""` without
+    a number.
+    """
+    values = _values(_clean(text))
+    return _canonical(values[which][1]) if values else ""
+
+
+def boxed(text: str) -> list[str]:
+    r"""Contents of every `\boxed{...}`, in order, braces balanced; an unclosed box ends with its line or at a
+    tag.
+    """
+    contents = []
+    for match in list(_BOX.finditer(text))[-_MOST_BOXES:]:
+        depth, end, last = 1, match.end(), min(len(text), match.end() + _LONGEST_BOX)
+        while end < last and depth:
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        content = text[match.end() : end - 1] if depth == 0 else re.split(r"[\n<]", text[match.end() : last])[0]
+        contents.append(content)
+    return contents
+
+
+def gsm8k(text: str) -> str:
+    r"""Final number of a worked solution: the last `\boxed{}` that holds a number, else the first `#### N`,
+    else "the answer is N", else the last number in the text.
+    """
+    text = cut(text)
+    for content in reversed(boxed(text)):
+        right = content.rsplit("=", 1)[-1]
+        if answer := number(right) or number(content):
+            return answer
+    for pattern in (re.compile(r"####([^\n]*)"), _ANSWER_IS):
+        for match in pattern.finditer(text):
+            if answer := number(match.group(1)):
+                return answer
+    return number(text, -1)
+
+
+def same_number(left: str, right: str) -> bool:
+    """Whether two answers are the same rational number; strings that are no numbers are never equal."""
+    values = [_values(_clean(side)) for side in (left, right)]
+    return all(values) and values[0][0][1] == values[1][0][1]
+
+
+# ---------------------------------------------------------------- letters
+
+_LEADING = re.compile(r"^[\s(\[\"'*`]*([A-Z])(?![A-Za-z'])")
+_STATED = re.compile(
+    r"\b(?:answer|option|choice|ending)\b(?:\s+(?:is|would be))?[\s:*(\[\"']*([A-Za-z])\b(?!')", re.IGNORECASE
+)
+_ALONE = re.compile(r"(?<![A-Za-z0-9'])[(\[\"'*]*([A-Z])(?![A-Za-z0-9'])")
+_LOWER = re.compile(r"^[\s(\[\"'*`]*([a-z])[\s)\]\"'*`.:,]*$")
+
+
+def letter(text: str, letters: str = "ABCD") -> str:
+    """The chosen option of a multiple-choice answer: a leading letter ("B", "(B)", "D. text"), else a stated
+    one ("the answer is B"), else the first letter that stands alone. The article "A" in a sentence is no
+    option.
+    """
+    text = cut(text)
+    article = re.compile(r"\s+[a-z]")
+    for pattern in (_LEADING, _STATED, _ALONE, _LOWER):
+        for match in pattern.finditer(text):
+            choice = match.group(1).upper()
+            # After "the answer is" the article would be a small one; elsewhere it may open a sentence.
+            doubtful = match.group(1) == ("a" if pattern is _STATED else "A")
+            is_article = doubtful and article.match(text, match.end(1))
+            if choice in letters and not is_article:
+                return choice
+    return ""
+
+
+# ---------------------------------------------------------------- code
+
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([A-Za-z0-9_+-]*)[ \t]*$", re.MULTILINE)
+_CODE_LINE = re.compile(r"(?:def |class |import |from |@|async def |if |for |while |return\b|[A-Za-z_]\w*\s*=)")
+
+
+def _parses(source: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, "<answer>", "exec", dont_inherit=True)  # parsing alone lets a stray `return` pass
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+        return False
+    return True
+
+
+def _unfence(text: str, prompt: str) -> str:
+    fences = list(_FENCE.finditer(text))
+    if not fences:
+        return text.split("```", 1)[0]
+    first = fences[0]
+    before = text[: first.start()]
+    if not first.group(1) and before.strip() and any(_parses(prompt + variant) for variant in _indents(before)):
+        return before  # the prompt had opened the fence: this one closes it
+    end = fences[1].start() if len(fences) > 1 else len(text)
+    return text[first.end() : end].removeprefix("\n").split("```", 1)[0]
+
+
+def _indents(code: str) -> list[str]:
+    """`code` as a function body: as it is, with only its first line indented, with every line indented."""
+    lines = code.lstrip("\n").split("\n")
+    if not lines[0] or lines[0][0] in " \t":
+        return [code]
+    return [code, "\n".join(["    " + lines[0], *lines[1:]]), "\n".join("    " + line for line in lines)]
+
+
+def _definition(code: str, entry_point: str) -> str | None:
+    """A full definition of `entry_point` inside `code`, with the imports and helpers before it, without
+    prose.
+    """
+    match = re.search(rf"^([ \t]*)(?:async )?def {re.escape(entry_point)}\b", code, re.MULTILINE)
+    if not match:
+        return None
+    indent, kept = match.group(1), []
+    for line in code.split("\n"):
+        bare = line.removeprefix(indent)
+        if not bare.strip() or bare[0] in " \t)]}#" or _CODE_LINE.match(bare):
+            kept.append(bare)
+        elif re.search(rf"^(?:async )?def {re.escape(entry_point)}\b", "\n".join(kept), re.MULTILINE):
+            break  # prose after the definition
+    return "\n".join(kept)
+
+
+def code(text: str, prompt: str = "", entry_point: str = "") -> str:
+    """The completion to append to `prompt` (signature and docstring) so that the whole is the answered
+    program.
+
+    Markdown fences (closed or not), prose around the code and a repeated prompt are removed; a body that lost
+    its indentation gets it back. Text that cannot be made to parse is returned nearly as it stands, and then
+    fails.
+    """
+    source = _unfence(cut(text), prompt)
+    repeated = _definition(source, entry_point) if entry_point else None
+    if repeated is not None:
+        # A docstring is a complete body, so a second definition after the prompt replaces the first one.
+        return next((c for c in ("\n" + repeated, "    pass\n\n" + repeated) if _parses(prompt + c)), source)
+    body = re.split(r"\n(?=[^\s#)\]}])", source.lstrip("\n") if source[:1] == "\n" else source)[0] + "\n"
+    candidates = [variant for whole in (source, body) for variant in _indents(whole)]
+    return next((candidate for candidate in candidates if _parses(prompt + candidate)), source)

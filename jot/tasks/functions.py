@@ -1,0 +1,200 @@
+"""What the task YAMLs call: documents, prompts, answer filters and scores."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from jot.errors import UserError
+from jot.tasks import extract, get, read_jsonl, sandbox, split_file
+from jot.tasks.prompts import LETTERS, prompt_text
+
+# ---------------------------------------------------------------- documents
+
+
+class Documents(list):
+    """A split as lm-eval wants it: a list that knows its columns."""
+
+    @property
+    def features(self) -> Mapping[str, None]:
+        return dict.fromkeys(self[0]) if self else {}
+
+
+def load(name: str, split: str | None = None, data: str | None = None, **_) -> dict[str, Documents]:
+    """Documents of task `name`, under "test" whatever the split, in the schema of the local data files.
+
+    Args:
+        name: of the task; the YAML's metadata gives it.
+        split: defaults to the task's first.
+        data: local folder; without it the packaged files, or the hub for the paper's benchmarks.
+    """
+    task = get(name)
+    split, path = split_file(task, split, data)
+    return {"test": Documents(read_jsonl(path) if path else _from_hub(name, split))}
+
+
+def _from_hub(name: str, split: str) -> list[dict]:
+    import datasets
+
+    path, configuration = get(name).hub
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # the one sentence below says it all
+    try:
+        rows = datasets.load_dataset(path, configuration, split=split)
+    except Exception as error:  # the hub and datasets raise many unrelated types
+        file = get(name).files[get(name).splits.index(split)]
+        raise UserError(
+            f"cannot get {path} from the hub ({type(error).__name__}); check the network, or give a folder "
+            f"that holds {file} with --data"
+        ) from error
+    finally:
+        logger.setLevel(level)
+    convert: dict[str, Callable[[Iterable[Mapping], str], list[dict]]] = {
+        "gsm8k": _gsm8k_rows, "mmlu": _mmlu_rows, "hellaswag": _hellaswag_rows, "humaneval": _humaneval_rows,
+    }  # fmt: skip
+    return convert[name](rows, split)
+
+
+def _gsm8k_rows(rows: Iterable[Mapping], split: str) -> list[dict]:
+    return [
+        {"id": f"gsm8k/{split}/{i}", "question": row["question"], "answer": row["answer"],
+         "final": row["answer"].rsplit("####", 1)[-1].strip().replace(",", "")}
+        for i, row in enumerate(rows)
+    ]  # fmt: skip
+
+
+def _mmlu_rows(rows: Iterable[Mapping], split: str) -> list[dict]:
+    seen: dict[str, int] = {}
+    docs = []
+    for row in rows:
+        subject = row["subject"]
+        docs.append({"id": f"mmlu/{split}/{subject}/{seen.get(subject, 0)}",
+                     **{k: row[k] for k in ("subject", "question", "choices", "answer")}})  # fmt: skip
+        seen[subject] = seen.get(subject, 0) + 1
+    return docs
+
+
+def _hellaswag_rows(rows: Iterable[Mapping], split: str) -> list[dict]:
+    def clean(text: str) -> str:  # marks of the WikiHow part
+        text = re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". "))
+        return text.replace("  ", " ").strip()
+
+    return [
+        {"id": f"hellaswag/val/{i}", "activity_label": clean(row["activity_label"]), "ctx": clean(row["ctx"]),
+         "endings": [clean(ending) for ending in row["endings"]], "label": int(row["label"])}
+        for i, row in enumerate(rows)
+    ]  # fmt: skip
+
+
+def _humaneval_rows(rows: Iterable[Mapping], split: str) -> list[dict]:
+    fields = ("entry_point", "prompt", "canonical_solution", "test")
+    return [{"id": row["task_id"], **{k: row[k] for k in fields}} for row in rows]
+
+
+# ---------------------------------------------------------------- prompts
+
+
+def pocket_gsm8k(doc: Mapping) -> str:
+    return prompt_text("pocket_gsm8k", doc)
+
+
+def pocket_mmlu(doc: Mapping) -> str:
+    return prompt_text("pocket_mmlu", doc)
+
+
+def pocket_hellaswag(doc: Mapping) -> str:
+    return prompt_text("pocket_hellaswag", doc)
+
+
+def pocket_humaneval(doc: Mapping) -> str:
+    return prompt_text("pocket_humaneval", doc)
+
+
+def pocket_prose(doc: Mapping) -> str:
+    return prompt_text("pocket_prose", doc)
+
+
+def _options(options: Iterable[str]) -> str:
+    return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=True))
+
+
+def gsm8k(doc: Mapping) -> str:
+    """Zero-shot chain of thought, as lm-eval's gsm8k_cot_zeroshot."""
+    return f"Q: {doc['question']}\nA: Let's think step by step."
+
+
+def mmlu(doc: Mapping) -> str:
+    """As lm-eval's generative MMLU, with the description in the user's turn."""
+    subject = doc["subject"].replace("_", " ")
+    return (
+        f"The following are multiple choice questions (with answers) about {subject}.\n\n"
+        f"{doc['question'].strip()}\n{_options(doc['choices'])}\nAnswer:"
+    )
+
+
+def hellaswag(doc: Mapping) -> str:
+    """Context and four lettered endings, answered with a letter."""
+    return (
+        f"{doc['activity_label']}: {doc['ctx']}\n\nWhich ending makes the most sense?\n"
+        f"{_options(doc['endings'])}\nAnswer with the letter of the ending.\nAnswer:"
+    )
+
+
+def humaneval(doc: Mapping) -> str:
+    """The user's turn of lm-eval's humaneval_instruct; the YAML's gen_prefix opens the answer."""
+    return (
+        "Write a solution to the following problem and make sure that it passes the tests:\n"
+        f"```python\n{doc['prompt']}\n```\n"
+    )
+
+
+# ---------------------------------------------------------------- answers
+
+
+def numbers(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
+    """lm-eval filter: the final number of each response."""
+    return [[extract.gsm8k(text) for text in responses] for responses in resps]
+
+
+def letters(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
+    """lm-eval filter: the option letter of each response."""
+    return [[extract.letter(text) for text in responses] for responses in resps]
+
+
+def programs(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
+    """lm-eval filter: the completion of each prompt, as code."""
+    return [
+        [extract.code(text, doc["prompt"], doc["entry_point"]) for text in responses]
+        for responses, doc in zip(resps, docs, strict=True)
+    ]
+
+
+# ---------------------------------------------------------------- scores
+
+
+def target_number(doc: Mapping) -> str:
+    return doc["final"]
+
+
+def target_letter(doc: Mapping) -> str:
+    return LETTERS[doc["answer"] if "answer" in doc else doc["label"]]
+
+
+def score_number(doc: Mapping, results: list[str]) -> dict[str, float]:
+    return {"exact_match": float(extract.same_number(results[0], doc["final"]))}
+
+
+def score_letter(doc: Mapping, results: list[str]) -> dict[str, float]:
+    return {"exact_match": float(results[0] == target_letter(doc))}
+
+
+def score_program(doc: Mapping, results: list[str]) -> dict[str, float]:
+    """Runs the hidden test in the sandbox."""
+    return {"pass@1": float(sandbox.check(doc["prompt"], results[0], doc["test"], doc["entry_point"]).passed)}
+
+
+def score_nothing(doc: Mapping, results: list[str]) -> dict[str, float]:
+    return {"no_score": math.nan}

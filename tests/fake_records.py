@@ -1,0 +1,110 @@
+"""Small made-up record sets in the shape of ``jot.records.load_store``, for the analysis tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from jot import records as records_module
+from jot.analysis import cells
+
+LENGTH = {"pocket_gsm8k": 128, "pocket_mmlu": 3, "pocket_hellaswag": 5, "pocket_humaneval": 128}
+DEFAULT = {"dream": 90, "llada": 30}
+
+
+def cell(
+    model: str, task: str, method: str, rows: pd.DataFrame, *, split: str = "test", seed: int = 0, **params
+) -> tuple:
+    """(id, Recorded) of one cell."""
+    family = model.removeprefix("pocket-")
+    decode = cells.standard_decoding(family, task) | params.pop("decode", {})
+    if method == "jot":
+        params = {
+            "tau_max": DEFAULT[family],
+            "tau_min": 1,
+            "gamma": 0.5,
+            "window": 8,
+            "spatial": True,
+            "combine": "or",
+        } | params
+    config = {
+        "model": model,
+        "fingerprint": model,
+        "task": task,
+        "task_version": 1,
+        "prompt_hash": task,
+        "split": split,
+        "method": {"name": method, **params},
+        "decode": decode,
+        "dtype": "float32",
+        "seed": seed,
+    }
+    made = records_module.Cell(config)
+    rows = rows.assign(cell=made.key)
+    meta = {
+        "cell": made.id,
+        "config": records_module.plain(config),
+        "versions": {"jot": "0"},
+        "hardware": {"kind": "test machine"},
+        "totals": {"samples": len(rows)},
+    }
+    return made.id, records_module.Recorded(meta, rows)
+
+
+def write(folder: Path, records: dict) -> Path:
+    """The record set as a live store on disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (meta, frame) in records.items():
+        (folder / f"{name}.json").write_text(json.dumps(meta))
+        frame.to_json(folder / f"{name}.jsonl", orient="records", lines=True)
+    return folder
+
+
+def rows(task: str, split: str, rng: np.random.Generator, n: int, accuracy: float, steps: float) -> pd.DataFrame:
+    """Rows whose scores share the difficulty of each document, so that pairs are correlated."""
+    length = LENGTH[task]
+    hard = np.random.default_rng(7).random(n)
+    score = (0.85 * hard + 0.15 * rng.random(n) < accuracy).astype(float)
+    actual = np.full(n, length) if steps >= length else np.clip(rng.poisson(steps, n), 1, length)
+    tokens = np.minimum(length, 1 + rng.poisson(0.4 * length, n))
+    return pd.DataFrame(
+        {
+            "doc_id": [f"{task}/{split}/{i}" for i in range(n)],
+            "prompt_hash": "p",
+            "prompt_tokens": 50,
+            "text": "x",
+            "answer": "1",
+            "score": score,
+            "configured_steps": length,
+            "steps": actual,
+            "forwards_full": actual,
+            "forwards_suffix": 0,
+            "forwards_block": 0,
+            "seconds": 0.01 * actual,
+            "slots": 1,
+            "tokens_non_eos": tokens,
+            "empty": tokens == 0,
+            "generated": [[1, 2, int(s)] for s in score],
+        }
+    )
+
+
+def records(n: int = 200, grid: bool = True) -> dict:
+    """Both models, four tasks, full decoding, JoT and (with ``grid``) the threshold grid on dev and test."""
+    rng = np.random.default_rng(0)
+    out = {}
+    for model in ("pocket-dream", "pocket-llada"):
+        default = DEFAULT[model.removeprefix("pocket-")]
+        for task, length in LENGTH.items():
+            if task == "pocket_gsm8k":
+                control = rows(task, "dev", rng, n, 0.4, 5)
+                out |= [cell(model, task, "jot", control, split="dev", tau_max=3, spatial=False)]
+            for split in ("dev", "test"):
+                out |= [cell(model, task, "full", rows(task, split, rng, n, 0.8, length), split=split)]
+                for tau in (10, 30, 60, 90, 120, 150) if grid else (default,) if split == "test" else ():
+                    data = rows(task, split, rng, n, 0.8 - 1.2 / tau, length * (0.16 + tau / 400))
+                    out |= [cell(model, task, "jot", data, split=split, tau_max=tau)]
+    return out

@@ -1,0 +1,229 @@
+"""The command line: what it prints, and one sentence with exit code 2 for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+from jot import models, tasks
+from jot.cli import main
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return str(tiny.build(tmp_path_factory.mktemp("tiny") / "tiny-llada"))
+
+
+def evaluate(model: str, store: Path, *more: str, task: str = "pocket_mmlu") -> list[str]:
+    return ["evaluate", "--model", model, "--task", task, "--split", "dev", "--limit", "3", "--device", "cpu",
+            "--store", str(store), *more]  # fmt: skip
+
+
+def fails(capsys, arguments: list[str]) -> str:
+    """Runs the command and returns its one sentence."""
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("jot: error: ") and captured.err.count("\n") == 1, captured
+    return captured.err
+
+
+def test_evaluate_prints_and_resumes(model: str, tmp_path: Path, capsys) -> None:
+    assert main(evaluate(model, tmp_path)) == 0
+    captured = capsys.readouterr()
+    for words in (
+        "tiny-llada  pocket_mmlu/dev  float32 on cpu", "jot (", "tau_max=30", "3 (3 decoded now)",
+        "Wilson 95 %", "speedup ", "bootstrap", "tokens a forward", "length over tokens",
+        "a sample, 16 at a time",
+    ):  # fmt: skip
+        assert words in captured.out
+    assert "3/3" in captured.err and "sample/s" in captured.err or "s/sample" in captured.err
+    assert main(evaluate(model, tmp_path)) == 0
+    again = capsys.readouterr()
+    assert "nothing to decode" in again.out and again.err == ""
+    assert again.out.split("score")[1] == captured.out.split("score")[1]
+
+
+def test_evaluate_prose_and_settings(model: str, tmp_path: Path, capsys) -> None:
+    more = [
+        "--set",
+        "length=8",
+        "--set",
+        "block_length=4",
+        "--set",
+        "temperature=0.5",
+        "--seed",
+        "3",
+        "--method",
+        "full",
+    ]
+    assert main(evaluate(model, tmp_path, *more, task="pocket_prose")) == 0
+    assert "generation only" in capsys.readouterr().out
+    (config,) = (json.loads(path.read_text())["config"] for path in tmp_path.glob("*.json"))
+    assert config["decode"]["block_length"] == 4 and config["decode"]["temperature"] == 0.5 and config["seed"] == 3
+
+
+def test_decode(model: str, capsys) -> None:
+    arguments = ["decode", "--model", model, "Q: 1 + 1?", "--device", "cpu", "--set", "length=8"]
+    assert main(arguments) == 0
+    text, steps = capsys.readouterr().out.rstrip("\n").rsplit("\n", 1)
+    assert text and "of 8 steps, speedup" in steps
+    assert main([*arguments, "--no-chat"]) == 0
+
+
+def test_tasks(capsys) -> None:
+    assert main(["tasks"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()] == list(tasks.TASKS)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--task", "pocket_gsm8"], "did you mean 'pocket_gsm8k'"),
+        (["--task", "xyz"], "unknown task"),
+        (["--method", "jott"], "did you mean 'jot'"),
+        (["--method", "xyz"], "unknown method"),
+        (["--set", "tau_mx=3"], "did you mean 'tau_max'"),
+        (["--set", "xyz=3"], "unknown setting"),
+        (["--set", "tau_max"], "key=value"),
+        (["--set", "=3"], "key=value"),
+        (["--set", "tau_max=abc"], "not a number"),
+        (["--set", "tau_max=nan"], "not a number"),
+        (["--set", "tau_max="], "not a number"),
+        (["--set", "window=2.5"], "not a whole number"),
+        (["--set", "window=0"], "window"),
+        (["--set", "spatial=maybe"], "true or false"),
+        (["--set", "combine=and"], "combine"),
+        (["--set", "tau_max=0.5"], "tau_max"),
+        (["--set", "tau_min=0"], "tau_min"),
+        (["--set", "gamma=0"], "gamma"),
+        (["--set", "gamma=1"], "gamma"),
+        (["--set", "gamma=-0.5"], "gamma"),
+        (["--set", "tau_min=40"], "tau_min"),
+        (["--set", "tau_max=3", "--set", "tau_min=4"], "tau_min"),
+        (["--method", "full", "--set", "tau_max=3"], "unknown setting 'tau_max'"),
+        (["--set", "seed=3"], "--seed"),
+        (["--set", "limit=3"], "unknown setting 'limit'"),
+        (["--set", "model=x"], "unknown setting 'model'"),
+        (["--set", "steps=4", "--set", "length=6", "--set", "block_length=2"], "steps"),
+        (["--set", "length=7", "--set", "block_length=2"], "does not divide"),
+        (["--set", "steps=0"], "steps"),
+        (["--set", "length=-1"], "length"),
+        (["--set", "temperature=-1"], "temperature"),
+        (["--set", "ranking=best"], "ranking"),
+        (["--set", "suppress_tokens=a"], "token ids"),
+        (["--seed", "x"], "--seed"),
+        (["--seed", "-1"], "seed"),
+        (["--limit", "-1"], "at least 1"),
+        (["--limit", "0"], "at least 1"),
+        (["--limit", "many"], "--limit"),
+        (["--slots", "0"], "slots"),
+        (["--split", "train"], "no split"),
+        (["--data", "/nowhere"], "there is no /nowhere"),
+        (["--device", "tpu9"], "device"),
+        (["--dtype", "float99"], "dtype"),
+        (["--bogus"], "--bogus"),
+    ],
+)
+def test_bad_input_before_the_model_is_read(
+    model: str, tmp_path: Path, capsys, monkeypatch, more: list[str], words: str
+) -> None:
+    if "--device" not in more and "--dtype" not in more:
+        monkeypatch.setattr("jot.harness.load", lambda *_, **__: pytest.fail("the model was read"))
+    assert words in fails(capsys, [*evaluate(model, tmp_path / "store"), *more])
+    assert not list(tmp_path.glob("store/*"))
+
+
+def test_bad_models(tmp_path: Path, capsys, monkeypatch) -> None:
+    assert "did you mean 'pocket-llada'" in fails(capsys, evaluate("pocket-lada", tmp_path))
+    assert "unknown model" in fails(capsys, evaluate("xyz", tmp_path))
+    assert "config.json" in fails(capsys, evaluate(str(tmp_path), tmp_path))
+    monkeypatch.setenv("JOT_HOME", str(tmp_path))
+    assert "JOT_HOME" in fails(capsys, evaluate("pocket-llada", tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "huggingface_hub.snapshot_download",
+            lambda *_, **__: (_ for _ in ()).throw(ConnectionError("offline")),
+        )
+        monkeypatch.delenv("JOT_HOME")
+        assert "from the hub" in fails(capsys, evaluate("someone/llada-thing", tmp_path))
+    assert models.home().is_dir()
+
+
+def test_bad_stores(model: str, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert "is a file" in fails(capsys, evaluate(model, file))
+    assert "file" in fails(capsys, evaluate(model, file / "below"))
+    if os.geteuid() != 0:
+        (tmp_path / "locked").mkdir(mode=0o500)
+        assert "not writable" in fails(capsys, evaluate(model, tmp_path / "locked"))
+    assert "store" in fails(capsys, evaluate(model, Path("/proc/store")))
+
+
+def test_stores_of_other_configurations(model: str, tmp_path: Path, capsys) -> None:
+    assert main(evaluate(model, tmp_path)) == 0
+    assert main(evaluate(model, tmp_path, "--set", "tau_max=5")) == 0
+    capsys.readouterr()
+    (config,) = tmp_path.glob("*tau30*.json")
+    good = config.read_text()
+    config.write_text(good.replace('"tau_max": 30', '"tau_max": 31'))
+    assert "another configuration" in fails(capsys, evaluate(model, tmp_path))
+    config.write_text("{")
+    assert "not a cell's configuration" in fails(capsys, evaluate(model, tmp_path))
+    config.write_text(good)
+
+    (records,), (foreign,) = tmp_path.glob("*tau30*.jsonl"), tmp_path.glob("*tau5*.jsonl")
+    lines = records.read_text().splitlines(keepends=True)
+    records.write_text(lines[0] + lines[1][:40] + "\n" + lines[2])
+    sentence = fails(capsys, evaluate(model, tmp_path))
+    assert f"line 2 of {records}" in sentence
+    records.write_text(foreign.read_text())
+    assert "another configuration" in fails(capsys, evaluate(model, tmp_path))
+    records.write_text("".join(lines))
+    assert main(evaluate(model, tmp_path)) == 0
+
+
+def test_prompts(model: str, tmp_path: Path, capsys) -> None:
+    for prompt in ("", " \n"):
+        assert "prompt is empty" in fails(capsys, ["decode", "--model", model, prompt])
+    assert "positions" in fails(capsys, ["decode", "--model", model, "word " * 400, "--device", "cpu"])
+    assert "positions" in fails(capsys, evaluate(model, tmp_path, "--set", "length=512", task="pocket_gsm8k"))
+    assert "mask" in fails(capsys, ["decode", "--model", model, "a <|mdm_mask|>", "--device", "cpu"])
+
+
+def test_commands(capsys) -> None:
+    for arguments in ([], ["xyz"], ["evaluate"], ["decode", "--model", "x"]):
+        fails(capsys, arguments)
+    for arguments in (["--help"], ["evaluate", "--help"], ["--version"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 0
+    capsys.readouterr()
+
+
+def test_interrupted(model: str, tmp_path: Path, capsys, monkeypatch) -> None:
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jot.harness.decode_stream", stop)
+    assert main(evaluate(model, tmp_path)) == 130
+    assert "run again" in capsys.readouterr().err
+
+
+def test_as_a_module(root: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "jot", "evaluate", "--model", "pocket-lada", "--task", "pocket_mmlu"],
+        capture_output=True, text=True, cwd=root, env=os.environ,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (
+        2,
+        "",
+        1,
+    ) and "did you mean" in done.stderr

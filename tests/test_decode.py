@@ -1,0 +1,255 @@
+"""Properties of the loop over random prompts, thresholds and schedules, on the tiny random checkpoints."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jot
+from jot.decode import EXITED, SCHEDULED
+from jot.kernels import top2
+from jot.proposals import KeyedDraws, nucleus, sample_key
+from jot.schedules import SCHEDULES, highest
+from jot.step import Step
+
+CHECKPOINTS = Path(__file__).parent / "golden" / "checkpoints"
+MODELS = {name: jot.load(CHECKPOINTS / f"tiny-{name}", device="cpu") for name in ("llada", "dream")}
+LENGTH = 16
+
+prompts = st.lists(st.integers(0, 299), min_size=1, max_size=12)
+families = st.sampled_from(["llada", "dream"])
+thresholds = st.sampled_from([1.0, 1.5, 3.0, 10.0, 30.0, 90.0, 1e6])
+combines = st.sampled_from(["or", "after_exit"])
+temperatures = st.sampled_from([0.0, 0.1, 1.0])
+rankings = st.sampled_from(["confidence", "margin", "entropy", "random"])
+quick = settings(max_examples=30, deadline=None)
+
+
+def run(family, prompt, method=None, *, block=None, **kwargs):
+    kwargs = {"length": LENGTH, "trace": True, **kwargs}
+    return jot.decode(MODELS[family], prompt, method, block_length=block, **kwargs)
+
+
+def blocks_of(family):
+    return 4 if family == "llada" else None
+
+
+@quick
+@given(families, prompts, temperatures, rankings, st.sampled_from(["llada", "precomputed", "dream"]), combines)
+def test_infinite_threshold_is_full_decoding(family, prompt, temperature, ranking, schedule, combine):
+    shared = dict(block=blocks_of(family), temperature=temperature, ranking=ranking, schedule=schedule)
+    full = run(family, prompt, None, **shared)
+    never = run(family, prompt, jot.JoT(tau_max=math.inf, combine=combine), **shared)
+    assert never.tokens == full.tokens
+    assert never.steps == full.steps
+    assert (never.trace.rule == SCHEDULED).all()
+
+
+@quick
+@given(families, prompts, thresholds, combines, temperatures)
+def test_commits_are_final_and_complete(family, prompt, tau, combine, temperature):
+    """Prompt untouched, no mask left, every position committed once, at least one a forward, steps within bounds."""
+    block = blocks_of(family)
+    out = run(family, prompt, jot.JoT(tau_max=tau, combine=combine), block=block, temperature=temperature)
+    assert out.tokens[: len(prompt)] == prompt
+    assert MODELS[family].mask_id not in out.tokens
+    assert len(out.generated) == LENGTH
+    assert set(out.trace.step) == set(range(out.steps))
+    least = LENGTH // block if block else 1
+    assert least <= out.steps <= LENGTH
+    assert out.forwards["full"] == out.steps
+    exited = out.trace.rule & EXITED > 0
+    assert (out.trace.margin[exited] >= out.trace.threshold[exited] - 1e-6).all()
+
+
+@quick
+@given(families, prompts, thresholds, st.sampled_from([2, 4, 8, 16]))
+def test_fewer_steps_still_fill_the_canvas(family, prompt, tau, steps):
+    out = run(family, prompt, jot.JoT(tau_max=tau), steps=steps, block=8 if family == "llada" else None)
+    assert MODELS[family].mask_id not in out.tokens
+    assert out.steps <= steps
+
+
+@quick
+@given(families, prompts, st.sampled_from([1.5, 3.0, 30.0]))
+def test_first_exit_set_ignores_temperature(family, prompt, tau):
+    """What exits at a given canvas is the same at every temperature; later canvases differ by the draws."""
+    method = jot.JoT(tau_max=tau)
+    first = [
+        np.flatnonzero((out.trace.step == 0) & (out.trace.rule & EXITED > 0)).tolist()
+        for out in (run(family, prompt, method, temperature=t, seed=3) for t in (0.0, 0.1, 1.0))
+    ]
+    assert first[0] == first[1] == first[2]
+
+
+@quick
+@given(
+    families, st.lists(prompts, min_size=2, max_size=6), thresholds, st.integers(1, 4),
+    st.sampled_from([0.0, 0.7]),
+)  # fmt: skip
+def test_a_sample_in_a_batch_equals_its_solo_run(family, batch, tau, slots, temperature):
+    shared = dict(length=LENGTH, block_length=blocks_of(family), temperature=temperature, trace=True)
+    method = jot.JoT(tau_max=tau)
+    outs = dict(jot.decode_stream(MODELS[family], list(enumerate(batch)), method, slots=slots, **shared))
+    for i, prompt in enumerate(batch):
+        solo = jot.decode(MODELS[family], prompt, method, sample_id=i, **shared)
+        if outs[i].tokens != solo.tokens:
+            step = int(np.minimum(outs[i].trace.step, solo.trace.step)[outs[i].trace.step != solo.trace.step].min())
+            edge = np.abs(solo.trace.margin - solo.trace.threshold)[solo.trace.step >= step].min()
+            print(f"sample {i} departs at step {step}, nearest decision {edge:.2e} from its edge")
+            assert edge < 1e-4
+        else:
+            assert outs[i].steps == solo.steps
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("guidance", [0.0, 1.0])
+def test_batch_with_guidance_and_lengths(family, guidance):
+    batch = [[5, 6, 7], [8] * 9, [1]]
+    shared = dict(length=LENGTH, block_length=blocks_of(family), guidance=guidance)
+    outs = jot.decode(MODELS[family], batch, jot.JoT(tau_max=3.0), **shared)
+    for out, prompt in zip(outs, batch, strict=True):
+        assert out.tokens == jot.decode(MODELS[family], prompt, jot.JoT(tau_max=3.0), **shared).tokens
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_banned_tokens_never_appear(family):
+    model = MODELS[family]
+    free = run(family, [3, 4, 5])
+    ban = tuple(set(free.generated))
+    assert not set(ban) & set(run(family, [3, 4, 5], jot.JoT(tau_max=2.0), suppress_tokens=ban).generated)
+    late = run(family, [3, 4, 5], begin_suppress_tokens=(free.generated[0],))
+    assert model.mask_id not in late.tokens
+
+
+def test_no_exit_rule_ever_moves_the_draws():
+    """Exits elsewhere leave the random numbers of a position alone: they are keyed by step and position."""
+    draws = KeyedDraws()
+
+    def step(positions):
+        rows = torch.tensor(positions)
+        zero = torch.zeros_like(rows)
+        one = torch.zeros(1, dtype=torch.long)
+        key = torch.tensor([sample_key(1, "a")])
+        return Step(torch.zeros(len(rows), 3), zero, rows, zero > -1, one > -1, one > -1, one, one.float(), key, 1)
+
+    full, part = draws.uniform(step(range(50)), 0), draws.uniform(step([3, 40]), 0)
+    assert torch.equal(full[[3, 40]], part)
+    assert not torch.equal(full, draws.uniform(step(range(50)), 1))
+    many = draws.uniform(step(range(20000)), 0)
+    assert 0 < many.min() and many.max() < 1
+    assert abs(many.mean() - 0.5) < 0.01 and abs(many.var() - 1 / 12) < 0.003
+
+
+def test_categorical_inverts_the_distribution():
+    probs = torch.tensor([0.5, 0.0, 0.3, 0.2]).repeat(40000, 1)
+    rows = torch.arange(40000)
+    one = torch.zeros(1, dtype=torch.long)
+    step = Step(probs, rows * 0, rows, rows > -1, one > -1, one > -1, one, one.float(), one + 7, 1)
+    drawn = KeyedDraws().categorical(probs, step, rows > -1)
+    share = torch.bincount(drawn, minlength=4) / 40000
+    torch.testing.assert_close(share, probs[0], atol=0.01, rtol=0)
+    assert share[1] == 0
+
+
+@given(st.integers(0, 2**32), st.integers(2, 40), st.floats(0.05, 0.999))
+@settings(max_examples=50, deadline=None)
+def test_nucleus_keeps_the_smallest_covering_set(seed, width, top_p):
+    logits = torch.randn(5, width, generator=torch.Generator().manual_seed(seed)) * 3
+    kept = nucleus(logits, top_p)
+    for row, out in zip(logits.double(), kept, strict=True):
+        order = row.argsort(descending=True, stable=True)
+        before = row.softmax(-1)[order].cumsum(-1) - row.softmax(-1)[order]
+        expect = order[: int(max(1, (before <= top_p + 1e-6).sum()))]
+        surely = order[: int(max(1, (before <= top_p - 1e-6).sum()))]
+        mine = set(out.isfinite().nonzero()[:, 0].tolist())
+        assert set(surely.tolist()) <= mine <= set(expect.tolist())
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=30))
+def test_highest_breaks_ties_to_the_lowest_position(rows):
+    rows = sorted(rows, key=lambda r: r[0])
+    slot, score = torch.tensor([r[0] for r in rows]), torch.tensor([r[1] for r in rows])
+    quota = torch.tensor([0, 1, 2, 3])
+    chosen = highest(score, slot, quota, torch.ones(len(rows), dtype=torch.bool))
+    for s in range(4):
+        at = (slot == s).nonzero()[:, 0].tolist()
+        expect = sorted(at, key=lambda i: (-float(score[i]), i))[: int(quota[s])]
+        assert sorted(i for i in at if chosen[i]) == sorted(expect)
+
+
+def test_top2_against_a_sort():
+    logits = torch.randn(64, 100, generator=torch.Generator().manual_seed(0)).round(decimals=1)
+    top = top2(logits)
+    value, order = logits.sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(top.first, value[:, 0]) and torch.equal(top.second, value[:, 1])
+    assert torch.equal(top.index, order[:, 0])
+    torch.testing.assert_close(top.normalizer.double(), logits.double().logsumexp(-1), rtol=1e-6, atol=1e-6)
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+def test_schedules_reveal_every_mask(masks, steps):
+    assert SCHEDULES["llada"](masks, steps).sum() == masks
+    counts = SCHEDULES["precomputed"](masks, steps)
+    assert counts.sum() == masks and (counts > 0).all() and len(counts) <= steps
+
+
+def test_dream_schedule_stalls_behind_an_exit_rule():
+    """Why the precomputed schedule is Dream's default: the stock shares reveal nothing once exits shrink the canvas."""
+    method, prompt = jot.JoT(tau_max=30.0, spatial=False), [163, 260, 250, 55, 154, 282, 149, 63]
+    shared = dict(length=32, temperature=0.0)
+    stock = run("dream", prompt, method, schedule="dream", **shared)
+    fixed = run("dream", prompt, method, schedule="precomputed", **shared)
+    assert stock.steps == 32 and fixed.steps < 16
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        (dict(length=0), "length=0"),
+        (dict(steps=0), "steps=0"),
+        (dict(length=10, block_length=4), "does not divide"),
+        (dict(length=16, steps=10, block_length=4), "steps=10"),
+        (dict(temperature=-1.0), "temperature"),
+        (dict(temperature=math.nan), "not a number"),
+        (dict(top_p=0.0), "top_p"),
+        (dict(ranking="best"), "unknown ranking"),
+        (dict(schedule="fast"), "unknown schedule"),
+        (dict(ranking="origin"), "origin"),
+        (dict(cache="tri"), "cache"),
+        (dict(speed=3), "unknown decoding parameter"),
+        (dict(slots=0), "slots"),
+        (dict(length=400), "positions"),
+    ],
+)
+def test_bad_parameters_are_one_sentence(kwargs, words):
+    with pytest.raises(jot.UserError, match=words) as error:
+        jot.decode(MODELS["llada"], [1, 2, 3], **kwargs)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        (dict(tau_max=0.5), "tau_max"), (dict(tau_max=3, tau_min=5), "must not exceed"), (dict(gamma=0.0), "gamma"),
+        (dict(gamma=1.0), "gamma"), (dict(window=0), "window"), (dict(tau_max="ninety"), "not a number"),
+        (dict(combine="and"), "combine"), (dict(tau_min=0.0), "tau_min"), (dict(tau_max=math.nan), "not a number"),
+    ],
+)  # fmt: skip
+def test_bad_thresholds_are_one_sentence(kwargs, words):
+    with pytest.raises(jot.UserError, match=words):
+        jot.JoT(**kwargs)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"), [([], "empty"), ([310], "mask id"), ([999], "outside"), ([-1], "outside")]
+)
+def test_bad_prompts_are_one_sentence(prompt, words):
+    with pytest.raises(jot.UserError, match=words):
+        jot.decode(MODELS["llada"], prompt)

@@ -1,0 +1,363 @@
+"""Evaluation through lm-eval: prompts, scores, resumption, and the registered model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+import yaml
+
+from jot import settings, tasks
+from jot.errors import UserError
+from jot.exits import FullDecoding, JoT
+from jot.harness import JotLM, evaluate
+from jot.models import load
+from jot.records import load_store, pair
+from jot.tasks import functions
+from jot.tasks.bench import Bench
+from jot.tasks.prompts import response_text
+from jot.text import answer_ids, encode, render, to_text
+
+POCKET = [name for name, task in tasks.TASKS.items() if task.packaged]
+BENCHMARKS = [name for name, task in tasks.TASKS.items() if not task.packaged]
+
+
+@pytest.fixture(scope="module")
+def llada(tmp_path_factory):
+    return load(tiny.build(tmp_path_factory.mktemp("tiny") / "tiny-llada", "llada"), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def dream(tmp_path_factory):
+    return load(tiny.build(tmp_path_factory.mktemp("tiny") / "tiny-dream", "dream"), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def data(shared) -> Path:
+    if not (shared / "data" / "gsm8k_test.jsonl.gz").is_file():
+        pytest.skip(f"no benchmark files in {shared / 'data'}")
+    return shared / "data"
+
+
+def run(model, task: str, store: Path, **options):
+    return evaluate(model, task, store=store, split="dev", progress=False, **options)
+
+
+# ---------------------------------------------------------------- tasks
+
+
+def test_yaml_and_table_agree() -> None:
+    files = sorted(path.stem for path in tasks.FOLDER.glob("*.yaml"))
+    assert files == sorted(tasks.TASKS)
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_constructor("!function", lambda loader, node: node.value)
+    for name, task in tasks.TASKS.items():
+        config = yaml.load((tasks.FOLDER / f"{name}.yaml").read_text(), Loader)
+        assert config["task"] == config["metadata"]["name"] == name and config["num_fewshot"] == 0
+        assert config["generation_kwargs"]["max_gen_toks"] == task.length
+        assert config["generation_kwargs"].get("prompt_tokens") == task.prompt_tokens
+        assert config["metric_list"][0]["metric"] == (task.metric or "no_score")
+        assert config.get("unsafe_code", False) is task.needs_flag
+
+
+def test_the_paper_s_decoding(llada, dream) -> None:
+    lengths = {"gsm8k": (256, 32), "mmlu": (3, 3), "hellaswag": (5, 5), "humaneval": (512, 32),
+               "pocket_gsm8k": (128, 32),
+               "pocket_mmlu": (3, 3), "pocket_hellaswag": (5, 5), "pocket_humaneval": (128, 32),
+               "pocket_prose": (128, 32)}  # fmt: skip
+    for name, (length, block) in lengths.items():
+        one, two = (settings.build_decode(model, {}, tasks.get(name)) for model in (llada, dream))
+        assert (one.length, one.steps, one.block_length) == (length, length, block)
+        assert (two.length, two.steps, two.block_length) == (length, length, None)
+        assert (one.temperature, one.ranking, one.schedule) == (0, "confidence", "llada")
+        assert (two.temperature, two.top_p, two.ranking, two.schedule) == (0.1, 0.9, "entropy", "precomputed")
+    for family, tau in (("llada", 30), ("dream", 90)):
+        assert settings.build_method("jot", family, {}) == JoT(tau_max=tau, tau_min=1, gamma=0.5, window=8)
+
+
+@pytest.mark.parametrize("name", POCKET)
+def test_prompts_are_those_of_training(llada, name: str) -> None:
+    from jot.pocket.tokenizer import encode_batch
+
+    bench = Bench(llada, tasks.get(name), "dev", None)
+    docs = list(bench.docs.values())[:50]
+    trained = encode_batch(name, docs, llada.tokenizer)
+    assert [bench.prompts[doc["id"]] for doc in docs] == [list(pair[0]) for pair in trained]
+    assert len(set(bench.hashes.values())) == len(bench.docs)
+
+
+@pytest.mark.parametrize("name", [name for name in POCKET if name != "pocket_prose"])
+def test_reference_answers_score(llada, name: str) -> None:
+    bench = Bench(llada, tasks.get(name), "dev", None)
+    for doc in list(bench.docs.values())[:25]:
+        ids = [*encode(llada, [response_text(name, doc)])[0], llada.eos_id, 5, 6]
+        text = to_text(llada, answer_ids(llada, ids))
+        assert bench.score(doc["id"], text)[1] == 1.0, doc
+        assert bench.score(doc["id"], "")[1] == 0.0
+
+
+def test_prose_has_no_score(llada) -> None:
+    bench = Bench(llada, tasks.get("pocket_prose"), "dev", None)
+    assert all(len(prompt) == 64 for prompt in bench.prompts.values())
+    assert bench.score(next(iter(bench.docs)), "text") == (None, None)
+
+
+def test_benchmarks_read_a_local_folder(llada, data: Path) -> None:
+    counts = {"gsm8k": 1319, "mmlu": 14042, "hellaswag": 10042, "humaneval": 164}
+    for name in BENCHMARKS:
+        split = tasks.TASKS[name].splits[0]
+        docs = functions.load(name, split, str(data))["test"]
+        assert len(docs) == counts[name] and len({doc["id"] for doc in docs}) == counts[name]
+        assert len(getattr(functions, name)(docs[0])) > 50
+    bench = Bench(llada, tasks.get("humaneval"), "test", data)
+    doc = bench.docs["HumanEval/0"]
+    assert bench.texts["HumanEval/0"].endswith(
+        f"<|assistant|>Here is the completed function:\n```python\n{doc['prompt']}"
+    )
+    assert bench.score("HumanEval/0", doc["canonical_solution"] + "```\nas wanted")[1] == 1.0
+    bench = Bench(llada, tasks.get("gsm8k"), "test", data)
+    doc_id = "gsm8k/test/0"
+    assert bench.score(doc_id, "So she makes \\boxed{\\$18.00} daily. Q: 7")[1] == 1.0
+    assert bench.score(doc_id, "It is 18\nQ: 7")[1] == 1.0  # the next question is cut off
+
+
+def test_benchmarks_read_the_hub(monkeypatch) -> None:
+    rows = {
+        "openai/gsm8k": [{"question": "q", "answer": "1 + 1 = <<1+1=2>>2\n#### 1,002"}],
+        "cais/mmlu": [{"question": "q", "subject": s, "choices": list("wxyz"), "answer": 3} for s in ("law",
+                                                                                                      "law",
+                                                                                                      "art")],
+        "Rowan/hellaswag": [{"ctx": "He  opens [substeps] it", "activity_label": "Doors",
+                             "endings": [" a [title] b", "c", "d", "e"],
+                             "label": "2", "ind": 4}],
+        "openai/openai_humaneval": [{"task_id": "HumanEval/0", "prompt": "p", "canonical_solution": "c",
+                                     "test": "t",
+                                     "entry_point": "e"}],
+    }  # fmt: skip
+    import datasets
+
+    asked = []
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda path, name, split: asked.append((path, name, split)) or rows[path]
+    )
+    assert functions.load("gsm8k")["test"][0]["final"] == "1002"
+    assert [doc["id"] for doc in functions.load("mmlu")["test"]] == [
+        "mmlu/test/law/0",
+        "mmlu/test/law/1",
+        "mmlu/test/art/0",
+    ]
+    assert functions.load("hellaswag")["test"][0] == {
+        "id": "hellaswag/val/0", "activity_label": "Doors", "ctx": "He opens it",
+        "endings": ["a. b", "c", "d", "e"], "label": 2,
+    }  # fmt: skip
+    assert functions.load("humaneval")["test"][0]["id"] == "HumanEval/0"
+    assert asked[1] == ("cais/mmlu", "all", "test") and asked[2] == ("Rowan/hellaswag", None, "validation")
+
+    def offline(*_, **__):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    with pytest.raises(UserError, match="--data"):
+        functions.load("mmlu")
+
+
+# ---------------------------------------------------------------- evaluate
+
+
+def test_evaluate_records_and_resumes(llada, tmp_path: Path) -> None:
+    first = run(llada, "pocket_mmlu", tmp_path, limit=6)
+    assert (first.n, first.decoded) == (6, 6)
+    frame = first.frame
+    assert (frame["configured_steps"] == 3).all() and frame["steps"].between(1, 3).all()
+    assert (frame["forwards_full"] == frame["steps"]).all() and (frame["generated"].map(len) == 3).all()
+    assert set(frame["score"]) <= {0.0, 1.0} and (frame["seconds"] > 0).all()
+    assert first.speedup == pytest.approx(first.tokens_per_forward * first.padding)
+    meta = first.recorded.meta
+    assert meta["config"]["model"] == "tiny-llada" and meta["config"]["method"]["tau_max"] == 30
+    assert meta["versions"]["torch"] and meta["hardware"]["kind"] == "cpu" and meta["totals"]["samples"] == 6
+
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    again = run(llada, "pocket_mmlu", tmp_path, limit=6)
+    assert again.decoded == 0 and again.frame.equals(frame) and again.cell == first.cell
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+
+    more = run(llada, "pocket_mmlu", tmp_path, limit=10)
+    assert (more.n, more.decoded) == (10, 4) and set(frame["doc_id"]) < set(more.frame["doc_id"])
+    other = run(llada, "pocket_mmlu", tmp_path, limit=2, tau_max=3)
+    assert other.decoded == 2 and other.cell != first.cell
+    full = run(llada, "pocket_mmlu", tmp_path, limit=10, method="full")
+    assert full.speedup == 1.0 and len(pair(more.recorded, full.recorded)) == 10
+    assert len(load_store(tmp_path)) == 3
+
+
+def test_batches_and_order_change_no_sample(dream, tmp_path: Path) -> None:
+    one = run(dream, "pocket_gsm8k", tmp_path / "1", limit=3, slots=1, length=6)
+    many = run(dream, "pocket_gsm8k", tmp_path / "2", limit=5, slots=4, length=6)
+    both = pair(one.recorded, many.recorded._replace(frame=many.frame[many.frame["doc_id"].isin(one.frame["doc_id"])]))
+    assert (both["generated_a"] == both["generated_b"]).all() and one.cell == many.cell
+    seeded = run(dream, "pocket_gsm8k", tmp_path / "1", limit=3, length=6, seed=1, temperature=1.0)
+    assert seeded.cell != one.cell
+
+
+def test_a_method_object_and_a_name_are_one_cell(llada, tmp_path: Path) -> None:
+    one = run(llada, "pocket_mmlu", tmp_path, limit=2, method=JoT(tau_max=30.0))
+    two = run(llada, "pocket_mmlu", tmp_path, limit=2, method="jot")
+    assert one.cell == two.cell and two.decoded == 0
+    infinite = run(llada, "pocket_mmlu", tmp_path, limit=2, tau_max=math.inf)
+    full = run(llada, "pocket_mmlu", tmp_path, limit=2, method=FullDecoding())
+    assert list(infinite.frame["generated"]) == list(full.frame["generated"])
+
+
+def test_traces(llada, tmp_path: Path) -> None:
+    traced = run(llada, "pocket_hellaswag", tmp_path, limit=2, trace=True).frame
+    assert len(traced["trace_step"][0]) == len(traced["trace_margin"][0]) == 5
+    assert len(traced["trace_masked"][0]) == traced["steps"][0] and traced["trace_masked"][0][0] == 5
+    assert run(llada, "pocket_hellaswag", tmp_path, limit=2, trace=True).decoded == 0
+    run(llada, "pocket_hellaswag", tmp_path, limit=1, method="full")
+    with pytest.raises(UserError, match="without traces"):
+        run(llada, "pocket_hellaswag", tmp_path, limit=1, method="full", trace=True)
+
+
+def test_prose_is_recorded_without_a_score(llada, tmp_path: Path) -> None:
+    summary = run(llada, "pocket_prose", tmp_path, limit=2, length=8)
+    assert math.isnan(summary.score) and summary.frame["score"].isna().all() and not summary.frame["empty"].all()
+
+
+def test_an_interrupted_run_keeps_what_it_finished(llada, tmp_path: Path, monkeypatch) -> None:
+    from jot import harness
+
+    real = harness.decode_stream
+
+    def breaks(*args, **kwargs) -> Iterator:
+        for i, sample in enumerate(real(*args, **kwargs)):
+            if i == 3:
+                raise KeyboardInterrupt
+            yield sample
+
+    monkeypatch.setattr(harness, "decode_stream", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        run(llada, "pocket_mmlu", tmp_path, limit=8, slots=2)
+    monkeypatch.undo()
+    assert run(llada, "pocket_mmlu", tmp_path, limit=8).decoded == 5
+
+
+def test_refusals(llada, data: Path, tmp_path: Path) -> None:
+    for match, task, options in (
+        ("consent", "humaneval", {"data": data, "split": "test"}),
+        ("no split 'dev'", "hellaswag", {"data": data}),
+        ("positions", "humaneval", {"data": data, "allow_code_execution": True, "split": "test"}),
+        ("positions", "pocket_gsm8k", {"length": 320}),
+        ("did you mean 'pocket_mmlu'", "pocket_mmul", {}),
+        ("did you mean 'tau_max'", "pocket_mmlu", {"tau_maks": 3}),
+        ("there is no", "gsm8k", {"data": tmp_path, "split": "test"}),
+    ):
+        with pytest.raises(UserError, match=match):
+            evaluate(llada, task, store=tmp_path / "s", **{"split": "dev", "progress": False, **options})
+
+
+def test_a_model_without_tokenizer(tmp_path: Path) -> None:
+    folder = tiny.build(tmp_path / "bare")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    with pytest.raises(UserError, match="no tokenizer"):
+        run(str(folder), "pocket_mmlu", tmp_path / "s", limit=1)
+
+
+# ---------------------------------------------------------------- text
+
+
+def test_answers_end_at_the_first_end_mark(llada) -> None:
+    assert answer_ids(llada, [5, 6, llada.eos_id, 7]) == [5, 6]
+    assert answer_ids(llada, [llada.eos_id] * 3) == [] and answer_ids(llada, [5]) == [5]
+
+
+def test_chat(llada) -> None:
+    user = [{"role": "user", "content": "hi"}]
+    assert render(llada, user) == "<|user|>hi<|assistant|>"
+    assert render(llada, [*user, {"role": "assistant", "content": "so:\n"}]) == "<|user|>hi<|assistant|>so:\n"
+
+
+# ---------------------------------------------------------------- the lm-eval model
+
+
+def test_lm_eval_gives_the_recorded_samples(llada, tmp_path: Path) -> None:
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    summary = run(llada, "pocket_mmlu", tmp_path, limit=1000)
+    manager = TaskManager(include_path=str(tasks.FOLDER), include_defaults=False, metadata={"split": "dev"})
+    results = lm_eval.simple_evaluate(
+        model=JotLM(llada), tasks=["pocket_mmlu"], task_manager=manager, limit=12, apply_chat_template=True,
+        log_samples=True, bootstrap_iters=0, verbosity="ERROR",
+    )  # fmt: skip
+    rows = summary.frame.set_index("doc_id")
+    samples = results["samples"]["pocket_mmlu"]
+    assert len(samples) == 12
+    for sample in samples:
+        row = rows.loc[sample["doc"]["id"]]
+        assert (sample["resps"][0][0], sample["filtered_resps"][0]) == (row["text"], row["answer"])
+        assert sample["exact_match"] == row["score"]
+
+
+def test_gen_kwargs_override_model_arguments(llada) -> None:
+    from lm_eval.api.instance import Instance
+
+    def ask(lm: JotLM, doc: dict | None = None, **options) -> str:
+        request = Instance("generate_until", doc or {"id": "x"}, ("Q: 1\nA:", options), 0, ("t", 0, 1))
+        return lm.generate_until([request], disable_tqdm=True)[0]
+
+    lm = JotLM(llada, method="full", block_length=None)
+    text = ask(lm, length=8)
+    assert text and ask(lm, max_gen_toks=8, until=[], do_sample=False) == text
+    assert ask(lm, length=8, until=[text[2:4]]) == text.split(text[2:4])[0]
+    assert ask(JotLM(llada, length=4), method="full", length=8, block_length=None) == text
+    with pytest.raises(UserError, match="unknown setting 'stepz'"):
+        ask(lm, stepz=4)
+    with pytest.raises(UserError, match="unknown setting"):
+        JotLM(llada, stepz=4)
+    with pytest.raises(NotImplementedError):
+        lm.loglikelihood([])
+    assert lm.tokenizer_name and "/" not in lm.tokenizer_name and "assistant" in lm.chat_template()
+
+
+def test_registered_under_its_name() -> None:
+    from lm_eval.api.registry import get_model
+
+    assert get_model("jot") is JotLM
+    assert get_model("dummy")  # the built-in models are still there
+
+
+def test_cells_name_everything_that_decides_a_token(llada, tmp_path: Path) -> None:
+    run(llada, "pocket_mmlu", tmp_path, limit=1)
+    config = json.loads(next(tmp_path.glob("*.json")).read_text())["config"]
+    assert {"model", "family", "fingerprint", "task", "task_version", "split", "prompt_hash", "method",
+            "decode", "seed",
+            "dtype"} == set(config)  # fmt: skip
+    assert set(config["decode"]) == {field.name for field in dataclasses.fields(settings.DecodeConfig)} - {"seed"}
+
+
+def test_import_jot_imports_no_lm_eval() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, jot, jot.tasks, jot.records\n"
+        "print([m for m in ('lm_eval', 'datasets', 'pyarrow.parquet') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tasks.FOLDER.parents[1],
+        env=os.environ,
+    )
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,229 @@
+"""Checkpoints: the published layout at full size, loading, and what a damaged or foreign one is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+import jot
+from jot.models import DreamConfig, DreamModel, LLaDAConfig, LLaDAModelLM, home
+from jot.models.base import linear_to
+
+CHECKPOINTS = Path(__file__).parent / "golden" / "checkpoints"
+FAMILIES = ("llada", "dream")
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A writable copy of a tiny checkpoint, by family."""
+
+    def make(family):
+        return Path(shutil.copytree(CHECKPOINTS / f"tiny-{family}", tmp_path / family))
+
+    return make
+
+
+def edit(folder, **fields):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **fields}))
+
+
+def test_llada_8b_has_the_published_tensors():
+    with torch.device("meta"):
+        model = LLaDAModelLM(LLaDAConfig())
+    state = {name: list(value.shape) for name, value in model.state_dict().items()}
+    block = {
+        "attn_norm.weight": [4096], "q_proj.weight": [4096, 4096], "k_proj.weight": [4096, 4096],
+        "v_proj.weight": [4096, 4096], "attn_out.weight": [4096, 4096], "ff_norm.weight": [4096],
+        "ff_proj.weight": [12288, 4096], "up_proj.weight": [12288, 4096], "ff_out.weight": [4096, 12288],
+    }  # fmt: skip
+    expect = {f"model.transformer.blocks.{n}.{name}": shape for n in range(32) for name, shape in block.items()}
+    expect |= {
+        "model.transformer.wte.weight": [126464, 4096], "model.transformer.ln_f.weight": [4096],
+        "model.transformer.ff_out.weight": [126464, 4096],
+    }  # fmt: skip
+    assert state == expect
+    assert len(state) == 291
+    assert sum(p.numel() for p in model.parameters()) == 8_015_581_184
+
+
+def test_dream_7b_has_the_published_tensors():
+    with torch.device("meta"):
+        model = DreamModel(DreamConfig())
+    state = {name: list(value.shape) for name, value in model.state_dict().items()}
+    d, kv, mlp, rows = 3584, 512, 18944, 152064
+    layer = {
+        "input_layernorm.weight": [d], "post_attention_layernorm.weight": [d],
+        "self_attn.q_proj.weight": [d, d], "self_attn.q_proj.bias": [d], "self_attn.k_proj.weight": [kv, d],
+        "self_attn.k_proj.bias": [kv], "self_attn.v_proj.weight": [kv, d], "self_attn.v_proj.bias": [kv],
+        "self_attn.o_proj.weight": [d, d], "mlp.gate_proj.weight": [mlp, d], "mlp.up_proj.weight": [mlp, d],
+        "mlp.down_proj.weight": [d, mlp],
+    }  # fmt: skip
+    expect = {f"model.layers.{n}.{name}": shape for n in range(28) for name, shape in layer.items()}
+    expect |= {"model.embed_tokens.weight": [rows, d], "model.norm.weight": [d], "lm_head.weight": [rows, d]}
+    assert state == expect
+    assert len(state) == 339
+    per_layer = 2 * d + 2 * d * d + d + 2 * kv * (d + 1) + 3 * mlp * d
+    assert sum(p.numel() for p in model.parameters()) == 28 * per_layer + 2 * rows * d + d
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_load_equals_a_fresh_model_with_the_same_weights(family):
+    model = jot.load(CHECKPOINTS / f"tiny-{family}", device="cpu")
+    fresh = type(model)(model.config)
+    fresh.load_state_dict(load_file(CHECKPOINTS / f"tiny-{family}" / "model.safetensors"))
+    ours, theirs = dict(model.named_buffers()), dict(fresh.named_buffers())
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    ids = torch.randint(0, 299, (2, 20), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(model(ids).logits, fresh.eval()(ids).logits)
+
+
+@pytest.mark.parametrize(("family", "kind"), [("llada", "llada"), ("dream", "Dream")])
+def test_registered_with_transformers(family, kind, tmp_path):
+    folder = CHECKPOINTS / f"tiny-{family}"
+    ours = jot.load(folder, device="cpu")
+    assert type(AutoConfig.from_pretrained(folder, trust_remote_code=False)) is type(ours.config)
+    auto = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+    assert type(auto) is type(ours) and auto.config.model_type == kind
+    ids = torch.arange(12)[None]
+    assert torch.equal(auto(ids).logits, ours(ids).logits)
+    auto.save_pretrained(tmp_path / "saved")
+    again = jot.load(tmp_path / "saved", device="cpu", dtype="float32")
+    assert torch.equal(again(ids).logits, ours(ids).logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_never_changes_a_real_row(family):
+    model = jot.load(CHECKPOINTS / f"tiny-{family}", device="cpu")
+    generator = torch.Generator().manual_seed(1)
+    row = torch.randint(0, 299, (1, 11), generator=generator)
+    alone = model.hidden(row)
+    mask = torch.tensor([[True] * 11 + [False] * 6])
+    padded = [
+        model.hidden(torch.cat((row, torch.randint(0, 299, (1, 6), generator=generator)), 1), mask)[:, :11]
+        for _ in range(3)
+    ]
+    assert torch.equal(padded[0], padded[1]) and torch.equal(padded[0], padded[2])
+    torch.testing.assert_close(padded[0], alone, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_predict_gives_the_asked_rows(family):
+    model = jot.load(CHECKPOINTS / f"tiny-{family}", device="cpu")
+    ids = torch.randint(0, 299, (2, 9), generator=torch.Generator().manual_seed(2))
+    slot, position = torch.tensor([0, 0, 1]), torch.tensor([0, 5, 8])
+    logits = model(ids).logits
+    source = position if family == "llada" else (position - 1).clamp_min(0)
+    torch.testing.assert_close(model.predict(ids, None, slot, position), logits[slot, source])
+    assert model.predict(ids, None, slot[:0], position[:0]).shape == (0, 320)
+
+
+def test_logits_leave_a_bfloat16_head_in_float32():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 64, generator=generator).bfloat16()
+    weight = torch.randn(9000, 64, generator=generator).bfloat16()
+    exact = x.double() @ weight.double().T
+    out = linear_to(x, weight, torch.float32)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-4)
+    assert linear_to(x, weight, torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_sharded_folder_loads(copy):
+    folder = copy("llada")
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    save_file({n: tensors[n] for n in names[::2]}, folder / "model-00001-of-00002.safetensors")
+    save_file({n: tensors[n] for n in names[1::2]}, folder / "model-00002-of-00002.safetensors")
+    (folder / "model.safetensors").unlink()
+    ids = torch.arange(10)[None]
+    whole = jot.load(CHECKPOINTS / "tiny-llada", device="cpu")
+    assert torch.equal(jot.load(folder, device="cpu")(ids).logits, whole(ids).logits)
+
+
+def refused(words, *args, **kwargs):
+    with pytest.raises(jot.UserError, match=words) as error:
+        jot.load(*args, **{"device": "cpu", **kwargs})
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_names():
+    refused("did you mean 'pocket-dream'", "pocket-draem")
+    refused("unknown model", "nothing")
+    refused("unknown dtype", CHECKPOINTS / "tiny-llada", dtype="int4")
+    refused("unknown device", CHECKPOINTS / "tiny-llada", device="gpu0")
+    if not torch.cuda.is_available():
+        refused("is not there", CHECKPOINTS / "tiny-llada", device="cuda")
+
+
+def test_hub_that_cannot_be_reached(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    refused("cannot get 'someone/absent-model'", "someone/absent-model", revision="abc")
+
+
+def test_missing_extra_and_misshapen_tensors(copy):
+    folder = copy("llada")
+    tensors = load_file(folder / "model.safetensors")
+    lost = tensors.pop("model.transformer.ln_f.weight")
+    save_file(tensors, folder / "model.safetensors")
+    refused("lack model.transformer.ln_f.weight", folder)
+    name = "model.transformer.ln_f.weight"
+    save_file({**tensors, name: lost, "stray.weight": lost.clone()}, folder / "model.safetensors")
+    refused("stray.weight", folder)
+    save_file({**tensors, name: lost[:8].clone()}, folder / "model.safetensors")
+    refused("shape", folder)
+
+
+def test_damaged_files(copy):
+    folder = copy("dream")
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    refused("cut short or damaged", folder)
+    (folder / "model.safetensors").unlink()
+    refused("no .safetensors", folder)
+    (folder / "config.json").write_text("{")
+    refused("not readable JSON", folder)
+    (folder / "config.json").unlink()
+    refused("no config.json", folder)
+
+
+@pytest.mark.parametrize("mask", [None, 320, 300, -1])
+def test_wrong_mask_id(copy, mask):
+    folder = copy("llada")
+    edit(folder, mask_token_id=mask)
+    refused("mask_token_id", folder)
+
+
+def test_foreign_architectures(copy):
+    folder = copy("llada")
+    edit(folder, model_type="llama")
+    refused("model_type 'llama'", folder)
+    edit(folder, model_type="llada", block_type="sequential")
+    refused("block_type", folder)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokenizer_that_does_not_fit(copy, family):
+    folder = copy(family)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(home() / "data" / "models" / "pocket-llada" / name, folder / name)
+    refused("2048 entries but the model only 320", folder)
+    (folder / "tokenizer.json").write_text("{")
+    refused("tokenizer", folder)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_embedded_pair(family):
+    model = jot.load(f"pocket-{family}", device="cpu")
+    assert sum(p.numel() for p in model.parameters()) <= 5_000_000
+    assert model.dtype == torch.float32
+    assert (home() / "data" / "models" / f"pocket-{family}" / "model.safetensors").stat().st_size <= 10 * 2**20
+    assert model.tokenizer.mask_token_id == model.mask_id
+    assert AutoTokenizer.from_pretrained(home() / "data" / "models" / f"pocket-{family}").eos_token_id == model.eos_id

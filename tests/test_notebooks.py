@@ -1,0 +1,344 @@
+"""Notebooks: their form, their parameters, running them strictly, and what a commit keeps of them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import fake_records
+import nbformat
+import papermill
+import pytest
+import tiny
+from nbformat import v4
+
+from jot.analysis import notebooks, paper, sources, tables
+from jot.analysis.parameters import VOCABULARY, NotebookError, coerce
+from jot.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MAIN = "01_main_results"
+
+each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def code(notebook: dict) -> list[tuple[dict, str]]:
+    """Code cells with their source."""
+    return [(c, "".join(c["source"])) for c in notebook["cells"] if c["cell_type"] == "code"]
+
+
+def write(path: Path, *cells: str, parameters: str = 'source = "recorded"\nlimit = None\n') -> Path:
+    """A small notebook: the parameters, then the cells."""
+    made = [v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}), *map(v4.new_code_cell, cells)]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(v4.new_notebook(cells=made, metadata={"kernelspec": kernel}), path)
+    return path
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch) -> Path:
+    """A checkout with the real notebooks and paper tables and made-up records."""
+    home = tmp_path / "checkout"
+    (home / "notebooks").mkdir(parents=True)
+    (home / "data").mkdir()
+    for path in NOTEBOOKS:
+        (home / "notebooks" / path.name).write_bytes(path.read_bytes())
+    for name in ("paper", "tasks"):
+        (home / "data" / name).symlink_to(ROOT / "data" / name)
+    monkeypatch.setenv("JOT_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def no_kernel(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a kernel was started")
+
+    monkeypatch.setattr(papermill, "execute_notebook", refuse)
+
+
+# --- form ---------------------------------------------------------------------------------------------------
+
+
+@each
+def test_form(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    nbformat.validate(nbformat.from_dict(notebook))
+    assert path.stat().st_size < 1024 * 1024
+    assert notebook == notebooks.stripped(notebook), "strip it: python -m jot.analysis.notebooks strip"
+    headings = [
+        line for c in notebook["cells"] if c["cell_type"] == "markdown"
+        for line in "".join(c["source"]).splitlines() if line.startswith("#")
+    ]  # fmt: skip
+    order = ["## Parameters", "## Load", "## Table", "## Figure", "## Checks"]
+    assert headings[0].startswith("# ") and [h for h in headings if h in order] == order
+    assert max(len(source.splitlines()) for _, source in code(notebook)) <= 15
+    assert all(cell.get("outputs") == [] or cell["execution_count"] for cell, _ in code(notebook))
+
+
+@each
+def test_numbers_come_from_records(path):
+    """No decimal or percent in prose, and no float literal outside Parameters."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    prose = "\n".join("".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "markdown")
+    assert not re.findall(r"\d[.,]\d|\d\s*(?:%|percent)", prose)
+    for cell, source in code(notebook):
+        if "parameters" not in cell["metadata"].get("tags", []):
+            literals = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
+            assert not [value for value in literals if isinstance(value, float)], source
+
+
+@each
+def test_parameters_are_of_the_vocabulary_and_checked_first(path):
+    declared = notebooks.parameters(path)
+    cells = [(c, source) for c, source in code(json.loads(path.read_text(encoding="utf-8")))]
+    tagged = next(i for i, (c, _) in enumerate(cells) if "parameters" in c["metadata"].get("tags", []))
+    calls = [n for n in ast.walk(ast.parse(cells[tagged + 1][1])) if isinstance(n, ast.Call)]
+    call = next(n for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr == "check")
+    checked = call.args[1].value.split()
+    assert set(checked) <= set(VOCABULARY) and declared["source"] == "recorded"
+    assert [*checked, *(keyword.arg for keyword in call.keywords)] == list(declared)
+
+
+# --- parameters ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("tasks", "pocket_gsm8k,pocket_mmlu", ["pocket_gsm8k", "pocket_mmlu"]),
+        ("tasks", " pocket_gsm8k , pocket_mmlu", ["pocket_gsm8k", "pocket_mmlu"]),
+        ("models", "['pocket-dream', \"pocket-llada\"]", ["pocket-dream", "pocket-llada"]),
+        ("families", ("dream",), ["dream"]),
+        ("limit", "64", 64),
+        ("limit", "1e2", 100),
+        ("limit", 64.0, 64),
+        ("limit", "none", None),
+        ("limit", None, None),
+        ("store", "null", None),
+        ("seed", "0", 0),
+        ("source", "live", "live"),
+    ],
+)
+def test_values(name, value, expected):
+    assert coerce(name, value, VOCABULARY[name]) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("limit", "-1", "at least 1"),
+        ("limit", 2.5, "whole number"),
+        ("limit", True, "whole number"),
+        ("limit", "abc", "whole number"),
+        ("limit", "inf", "whole number"),
+        ("seed", "-1", "at least 0"),
+        ("seed", None, "cannot be empty"),
+        ("source", "recordd", "did you mean 'recorded'"),
+        ("families", "dream,lada", "did you mean 'llada'"),
+        ("dtype", "float8", "unknown value"),
+        ("tasks", "a,,b", "empty name"),
+        ("tasks", "", "empty name"),
+        ("models", 3, "must be a list"),
+        ("device", 3, "must be text"),
+    ],
+)
+def test_wrong_values_are_one_sentence(name, value, message):
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        coerce(name, value, VOCABULARY[name])
+    assert "\n" not in str(caught.value) and name in str(caught.value)
+
+
+def test_a_notebooks_own_parameters_take_the_type_of_their_default():
+    spec = notebooks.spec_of("tau_max", 90.0)
+    assert coerce("tau_max", "1e-3", spec) == 0.001  # YAML 1.1 hands 1e-3 over as text
+    assert coerce("spatial", "False", notebooks.spec_of("spatial", True)) is False
+    with pytest.raises(UserError, match="not a number"):
+        coerce("tau_max", "many", spec)
+    with pytest.raises(UserError, match="True or False"):
+        coerce("spatial", "maybe", notebooks.spec_of("spatial", True))
+
+
+def test_check_finds_injected_names():
+    scope = {"In": ["", "source = 'recorded'", "# Parameters\nsource = 'recorded'\nsorce = 'live'\n"],
+             "source": "recorded", "out": None, "later": 1, "tau_max": "1e1"}  # fmt: skip
+    with pytest.raises(NotebookError, match="unknown parameter 'sorce'; did you mean 'source'"):
+        notebooks.check(scope, "source out")
+    scope["In"].pop()
+    found = notebooks.check(scope, "source out", tau_max=90.0)
+    assert (found.source, found.tau_max, found.out.name) == ("recorded", 10.0, "figures")
+    shown = NotebookError("one sentence")._render_traceback_()
+    assert shown == ["jot: error: one sentence"]
+
+
+# --- running ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("01_main_result", {}, "did you mean '01_main_results'"),
+        (MAIN, {"limt": 3}, "unknown parameter 'limt'; did you mean 'limit'"),
+        (MAIN, {"limit": "few"}, "not a whole number"),
+        (MAIN, {"families": "dram"}, "did you mean 'dream'"),
+        (MAIN, {"zzz": 3}, "known are source, store"),
+    ],
+)
+def test_mistakes_are_refused_before_a_kernel_starts(name, params, message, no_kernel, checkout):
+    with pytest.raises(UserError, match=re.escape(message)):
+        notebooks.run(name, params)
+    assert not (checkout / "results").exists()
+
+
+def test_only_a_finished_run_gets_its_name(tmp_path, monkeypatch):
+    path = write(tmp_path / "small.ipynb", "print(limit)", "if limit == 2:\n    raise RuntimeError('no')")
+    out = tmp_path / "results" / "small.ipynb"
+    with pytest.raises(UserError, match=r"small failed in cell \d+ \(RuntimeError: no\)"):
+        notebooks.run(str(path), {"limit": "2"}, out)
+    assert [p.name for p in out.parent.iterdir()] == ["small.failed.ipynb"]
+    monkeypatch.chdir(out.parent)
+    assert notebooks.main(["run", str(path), "-p", "limit", "3", "-o", "small.ipynb"]) == 0
+    assert [p.name for p in out.parent.iterdir()] == ["small.ipynb"]
+    assert "".join(code(json.loads(out.read_text()))[2][0]["outputs"][0]["text"]) == "3\n"
+
+
+@pytest.fixture
+def filled(checkout) -> Path:
+    fake_records.write(checkout / "data" / "records", fake_records.records(60))
+    return checkout
+
+
+def test_main_results_from_records(filled, tmp_path, monkeypatch):
+    """The committed form: outputs rewritten in place, source untouched, figures drawn, the verdict on top."""
+    monkeypatch.chdir(tmp_path)
+    path = filled / "notebooks" / f"{MAIN}.ipynb"
+    before = json.loads(path.read_text(encoding="utf-8"))
+    monkeypatch.setattr(notebooks, "names", lambda: [MAIN])
+    assert paper.figures([]) == 0
+    after = json.loads(path.read_text(encoding="utf-8"))
+    assert after == notebooks.stripped(after)
+    assert [c["source"] for c in after["cells"]] == [c["source"] for c in before["cells"]]
+    assert {p.name for p in (filled / "figures").iterdir()} == {"main_results.png", "main_results.pdf"}
+    outputs = [output for cell, _ in code(after) for output in cell["outputs"]]
+    assert not [o for o in outputs if o["output_type"] in ("error", "stream")]
+    verdict = "".join(code(after)[0][0]["outputs"][0]["data"]["text/markdown"])
+    assert "of 8 comparisons" in verdict and "5 M parameters" in verdict
+    text = json.dumps(after)
+    assert str(tmp_path) not in text and "image/png" in text and path.stat().st_size < 1024 * 1024
+    assert not (filled / "results").exists()
+
+
+def test_plain_papermill_refuses_a_misspelt_parameter(filled, tmp_path):
+    """From elsewhere, as a user would call it: one sentence in the output, not a traceback."""
+    out = tmp_path / "out.ipynb"
+    command = [sys.executable, "-m", "papermill", str(filled / "notebooks" / f"{MAIN}.ipynb"), str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    options = ["--no-progress-bar", "-p", "limit", "20", "-p", "famlies", "dream"]
+    done = subprocess.run([*command, *options], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    cells = [cell for cell, _ in code(json.loads(out.read_text())) if cell["outputs"]]
+    error = next(o for cell in cells for o in cell["outputs"] if o["output_type"] == "error")
+    assert error["traceback"] == ["jot: error: unknown parameter 'famlies'; did you mean 'families'?"]
+
+
+def test_absent_records_are_one_sentence(checkout):
+    with pytest.raises(UserError, match="there are no records in data/records"):
+        sources.recorded()
+    with pytest.raises(UserError, match="there are no records in data/records"):
+        paper.main(["--seconds", "0"])
+    with pytest.raises(UserError, match="at least 0"):
+        paper.main(["--seconds", "-5"])
+
+
+def test_jot_paper_decodes_a_part_again(checkout, monkeypatch, capsys):
+    """Random checkpoints, one short task; one record is tampered with and must be told apart."""
+    from jot.harness import evaluate
+
+    monkeypatch.delenv("JOT_HOME")
+    for family in ("dream", "llada"):
+        tiny.build(checkout / "data" / "models" / f"pocket-{family}", family)
+    monkeypatch.setenv("JOT_HOME", str(checkout))
+    store = checkout / "data" / "records"
+    for cell in sources.main_cells(["pocket-dream", "pocket-llada"], ["pocket_mmlu"], ["full", "jot"]):
+        evaluate(cell.model, cell.task, cell.method, limit=6, store=store, progress=False, **cell.params)
+    part = next(store.glob("pocket-llada*jot*.jsonl"))
+    lines = [json.loads(line) for line in part.read_text().splitlines()]
+    lines[0]["generated"][0] += 1
+    part.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = {path: path.read_bytes() for path in store.iterdir()}
+    monkeypatch.setattr(notebooks, "names", list)
+    assert paper.main(["--seconds", "60"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("6/6 scores equal, 6/6 tokens equal") == 3
+    assert "6/6 scores equal, 5/6 tokens equal; parted at margins" in told
+    assert "24/24 scores equal, 23/24 tokens equal" in told and "Table 1 as decoded on this machine" in told
+    assert "n = 6 pocket_mmlu" in told
+    assert (checkout / "results" / "paper" / "reproduction.txt").is_file()
+    assert {path: path.read_bytes() for path in store.iterdir()} == before
+
+    p = SimpleNamespace(source="live", store=None, models=["pocket-dream"], families=["dream"], limit=3)
+    vars(p).update(seed=0, device="cpu", dtype="float32", data=None)
+    methods = ["full", "jot"]
+    live = sources.load(p, sources.main_cells(p.models, ["pocket_mmlu"], methods))
+    found = tables.select(live, p.models, ["pocket_mmlu"], methods)
+    assert [cell.n for cell in found.values()] == [3, 3]
+    assert (checkout / "results" / "store").is_dir()
+    p.families = ["llada"]
+    with pytest.raises(NotebookError, match="no model of pocket-dream is of the families llada"):
+        sources.load(p, sources.main_cells(p.models, ["pocket_mmlu"], ["full"]))
+    p.source, p.families = "recorded", ["dream"]
+    with pytest.raises(NotebookError, match="no recorded cells of task 'pocket_gsm8k' in float32"):
+        sources.load(p, sources.main_cells(p.models, ["pocket_gsm8k"], ["full"]))
+
+
+# --- committing ---------------------------------------------------------------------------------------------
+
+
+def test_strip(tmp_path, capsys):
+    path = write(tmp_path / "dirty.ipynb", "1 + 1")
+    dirty = json.loads(path.read_text())
+    dirty["metadata"] |= {"papermill": {"duration": 1.5}, "widgets": {"state": {}}}
+    dirty["metadata"]["language_info"] = {"name": "python", "version": "3.11.9"}
+    injected = v4.new_code_cell("# Parameters\nlimit = 3", metadata={"tags": ["injected-parameters"]})
+    dirty["cells"].insert(1, injected)
+    cell = dirty["cells"][2]
+    cell["metadata"] = {"execution": {"iopub.status.busy": "2026"}, "papermill": {"duration": 1}, "tags": []}
+    data = {"text/plain": "2", "application/vnd.jupyter.widget-view+json": {"model_id": "x"}}
+    cell |= {"execution_count": 7, "outputs": [v4.new_output("execute_result", data, execution_count=7)]}
+    path.write_text(json.dumps(dirty))
+    assert notebooks.main(["strip", str(path)]) == 1 and "stripped" in capsys.readouterr().out
+    clean = json.loads(path.read_text())
+    nbformat.validate(nbformat.from_dict(clean))
+    assert [source for _, source in code(clean)] == ['source = "recorded"\nlimit = None\n', "1 + 1"]
+    assert clean["cells"][1]["outputs"][0]["data"] == {"text/plain": "2"}
+    assert "papermill" not in json.dumps(clean) and "2026" not in json.dumps(clean)
+    assert "3.11.9" not in json.dumps(clean) and clean["cells"][0]["metadata"]["tags"] == ["parameters"]
+    before = path.read_bytes()
+    assert notebooks.main(["strip", str(path)]) == 0 and path.read_bytes() == before
+
+
+def shown(notebook: dict) -> list:
+    """What a reader sees: text and tables of every output, and that there is a picture."""
+    found = []
+    for cell, _ in code(notebook):
+        for output in cell["outputs"]:
+            data = output.get("data", {"text": output.get("text")})
+            found.append({k: "picture" if k.startswith("image/") else "".join(v) for k, v in data.items()})
+    return found
+
+
+@pytest.mark.skipif(not (ROOT / "data" / "records" / "manifest.json").is_file(), reason="no recorded runs")
+@pytest.mark.slow
+@each
+def test_committed_outputs_are_what_the_records_give(path, tmp_path):
+    committed = json.loads(path.read_text(encoding="utf-8"))
+    made = notebooks.run(str(path), {"out": tmp_path / "figures"}, tmp_path / path.name)
+    assert shown(notebooks.stripped(json.loads(made.read_text(encoding="utf-8")))) == shown(committed)
