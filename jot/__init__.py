@@ -3,7 +3,7 @@
 from jot.config import DecodeConfig
 from jot.decode import Output, Trace, decode, decode_stream
 from jot.errors import UserError
-from jot.exits import FullDecoding, JoT
+from jot.exits import KLASS, FastDLLM, FullDecoding, JoT, Prophet
 from jot.models import load
 
 __version__ = "0.1.0"
@@ -17,4 +17,7 @@ def __getattr__(name: str):
     raise AttributeError(f"module 'jot' has no attribute {name!r}")
 
 
-__all__ = ["DecodeConfig", "FullDecoding", "JoT", "Output", "Trace", "UserError", "decode", "decode_stream", "load"]
+__all__ = [
+    "DecodeConfig", "FastDLLM", "FullDecoding", "JoT", "KLASS", "Output", "Prophet", "Trace", "UserError", "decode",
+    "decode_stream", "evaluate", "load",
+]  # fmt: skip

@@ -1,4 +1,5 @@
-"""The command line: `jot evaluate`, `jot decode`, `jot tasks`.
+"""The command line: `jot evaluate`, `jot decode`, `jot tasks`, `jot notebook`, `jot record`,
+`jot paper`, `jot figures`.
 
 A mistake in the input ends with one sentence on stderr and exit code 2; an interrupted run with 130.
 """
@@ -69,7 +70,27 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("tasks", help="list the tasks")
     listing.set_defaults(run=_tasks)
+
+    for name, words in NOTEBOOK_COMMANDS.items():
+        commands.add_parser(name, help=words, add_help=False)
     return parser
+
+
+NOTEBOOK_COMMANDS = {
+    "notebook": "run one notebook with parameters, checked before its kernel starts",
+    "paper": "execute the notebooks from the recorded runs and decode a sample of those runs again",
+    "record": "decode the cells behind the notebooks, resumably, and pack them",
+    "figures": "execute the notebooks in place and redraw figures/ from the recorded runs",
+}
+
+
+def _notebooks(command: str, rest: Sequence[str]) -> int:
+    """Hand the rest of the line to the notebook tooling, which has parsers of its own."""
+    from jot.analysis import notebooks, paper, record
+
+    if command == "notebook":
+        return notebooks.main(["run", *rest])
+    return {"paper": paper.main, "figures": paper.figures, "record": record.main}[command](list(rest))
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -117,7 +138,7 @@ def _decode(options: argparse.Namespace) -> None:
 
     def resolve(model):
         rule = settings.build_method(options.method, model.family, chosen)
-        return rule, settings.build_decode(model, chosen, seed=options.seed)
+        return rule, settings.build_decode(model, chosen, seed=options.seed, method=options.method)
 
     if (known := settings.model_class(options.model)) is not None:
         resolve(known)
@@ -142,9 +163,13 @@ def _tasks(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = _parser().parse_args(arguments)
-        options.run(options)
+        if words and words[0] in NOTEBOOK_COMMANDS:
+            return _notebooks(words[0], words[1:]) or 0
+        else:
+            options = _parser().parse_args(words)
+            options.run(options)
     except UserError as error:
         print(f"jot: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

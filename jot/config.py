@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from jot.cache import MODES
 from jot.errors import UserError
 from jot.exits import number
 from jot.proposals import PROPOSALS, RANKINGS
@@ -35,6 +36,10 @@ class DecodeConfig:
         begin_suppress_tokens: ids that may be proposed but rank last.
         stop_early: end when no mask is left; False runs every configured step, as the public LLaDA loop does.
         ragged: allow a shorter last block and round the steps of a block up (dllm).
+        cache: None, "prefix" or "dual" (see ``jot.cache``).
+        extra_in_block: under a cache, run one forward within a block even where its full forward completed it, as
+            Fast-dLLM of June 2025 counts.
+        constraints: (offset in the generated part, token id) pairs written before the first step.
         head_dtype: dtype in which logits leave the head.
         seed: seed of the keyed draws.
     """
@@ -57,6 +62,9 @@ class DecodeConfig:
     ragged: bool = False
     head_dtype: str = "float32"
     seed: int = 0
+    cache: str | None = None
+    extra_in_block: bool = False
+    constraints: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, parameters: dict) -> DecodeConfig:
@@ -69,6 +77,9 @@ class DecodeConfig:
             known = ", ".join(cls.__dataclass_fields__)
             raise UserError(f"unknown decoding parameter {unknown[0]!r}; known are {known}")
         lists = {name: tuple(map(int, parameters[name] or ())) for name in TOKEN_LISTS if name in parameters}
+        if pairs := parameters.get("constraints"):
+            pairs = pairs.items() if isinstance(pairs, dict) else pairs
+            lists["constraints"] = tuple((int(offset), int(token)) for offset, token in pairs)
         return cls(**{**parameters, **lists})
 
     def resolve(self, model: DiffusionModel | type[DiffusionModel]) -> DecodeConfig:
@@ -104,6 +115,12 @@ class DecodeConfig:
             )
         if self.head_dtype not in ("float32", "bfloat16", "float64"):
             raise UserError(f"head_dtype={self.head_dtype!r} must be float32, bfloat16 or float64")
+        if self.cache not in (None, *MODES):
+            raise UserError(f"cache={self.cache!r} must be none, {' or '.join(MODES)}")
+        if self.cache and self.guidance > 0:
+            raise UserError("guidance runs a second canvas that no cache holds; use cache=None or guidance=0")
+        if wrong := [offset for offset, _ in self.constraints if not 0 <= offset < self.length]:
+            raise UserError(f"constraints: offset {wrong[0]} lies outside the {self.length} generated tokens")
         block = self.block_length or self.length
         blocks = -(-self.length // block)
         if not self.ragged:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from jot.cache import KVCache, View
 from jot.config import DecodeConfig
 from jot.errors import UserError
 from jot.exits import FullDecoding
@@ -23,6 +24,7 @@ from jot.schedules import SCHEDULES
 from jot.step import Step
 
 SCHEDULED, EXITED = 1, 2  # bits of Trace.rule
+KINDS = {None: "full", "prefix": "suffix", "dual": "block"}  # forwards by the part of the canvas they run on
 
 
 @dataclass
@@ -77,13 +79,17 @@ class _Slot:
     """Progress of the sample in one row of the batch."""
 
     key: int | str
-    prompt: list[int]
+    prompt: int  # tokens of the prompt
     trace: Trace | None
     block: int = 0
     index: int = 0  # step within the block
-    steps: int = 0
     seconds: float = 0.0
     plan: np.ndarray | None = None
+    forwards: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS.values(), 0))
+
+    @property
+    def steps(self) -> int:
+        return sum(self.forwards.values())
 
 
 class _Loop:
@@ -98,106 +104,142 @@ class _Loop:
         self.slots: list[_Slot | None] = [None] * slots
         self.banned = sorted({model.mask_id, *config.suppress_tokens})
         self.head_dtype = getattr(torch, config.head_dtype)
+        self.cache = KVCache(slots, width) if config.cache else None
+        self.memory: dict = {}
 
     def fill(self, s: int, key: int | str, prompt: list[int]) -> None:
         """Start a sample in slot ``s``: prompt, then the masks, then padding that the key mask hides."""
-        end = len(prompt) + self.config.length
         row = prompt + [self.model.mask_id] * self.config.length
+        for offset, token in self.config.constraints:
+            row[len(prompt) + offset] = token
         self.canvas[s] = self.model.eos_id
-        self.canvas[s, :end] = torch.tensor(row, device=self.canvas.device)
+        self.canvas[s, : len(row)] = torch.tensor(row, device=self.canvas.device)
         self.given[s] = self.canvas[s] != self.model.mask_id
         self.keys[s] = sample_key(self.config.seed, key)
-        self.slots[s] = _Slot(key, prompt, Trace.empty(self.config.length) if self.want_trace else None)
-
-    def live(self) -> list[int]:
-        return [s for s, slot in enumerate(self.slots) if slot is not None]
+        self.slots[s] = _Slot(key, len(prompt), Trace.empty(self.config.length) if self.want_trace else None)
 
     def advance(self, s: int, masked: np.ndarray) -> bool:
         """Move slot ``s`` to a block with work left; False when the sample is done. ``masked``: its canvas row."""
         slot, config = self.slots[s], self.config
         while slot.block < len(config.blocks):
-            start, end = (len(slot.prompt) + edge for edge in config.blocks[slot.block])
+            start, end = (slot.prompt + edge for edge in config.blocks[slot.block])
             masks = int(masked[start:end].sum())
             if slot.plan is None:
                 slot.plan = SCHEDULES[config.schedule](masks, config.block_steps, config.eps)
-            if slot.index < len(slot.plan) and (masks or not config.stop_early):
+            planned = slot.index < len(slot.plan) or (masks and self.method.endless)
+            owed = config.extra_in_block and self.cache is not None and slot.index == 1
+            if planned and (masks or owed or not config.stop_early):
                 return True
             slot.block, slot.index, slot.plan = slot.block + 1, 0, None
         return False
 
     def finish(self, s: int) -> tuple[int | str, Output]:
-        slot = self.slots[s]
-        self.slots[s] = None
-        tokens = self.canvas[s, : len(slot.prompt) + self.config.length].tolist()
-        forwards = {"full": slot.steps, "suffix": 0, "block": 0}
-        out = Output(tokens, tokens[len(slot.prompt) :], slot.steps, forwards, slot.seconds, slot.trace)
-        return slot.key, out
+        slot, self.slots[s] = self.slots[s], None
+        tokens = self.canvas[s, : slot.prompt + self.config.length].tolist()
+        generated = tokens[slot.prompt :]
+        return slot.key, Output(tokens, generated, slot.steps, slot.forwards, slot.seconds, slot.trace)
 
     def run(self, queue: Iterator[tuple[int | str, list[int]]]) -> Iterator[tuple[int | str, Output]]:
         waiting = True
         while True:
-            if waiting:
-                for s, slot in enumerate(self.slots):
-                    if slot is None:
-                        if (sample := next(queue, None)) is None:
-                            waiting = False
-                            break
+            for s, slot in enumerate(self.slots):
+                if slot is None and waiting:
+                    sample = next(queue, None)
+                    waiting = sample is not None
+                    if waiting:
                         self.fill(s, *sample)
-            live = self.live()
+            live = [s for s, slot in enumerate(self.slots) if slot is not None]
             if not live:
                 return
             masked = (self.canvas == self.model.mask_id).cpu().numpy()
             done = [s for s in live if not self.advance(s, masked[s])]
             for s in done:
                 yield self.finish(s)
-            if not done:
-                self.step(live)
+            if not done:  # under a cache, the slots that open a block and those within one go apart
+                opening = [s for s in live if self.cache is None or self.slots[s].index == 0]
+                for group, whole in ((opening, True), ([s for s in live if s not in opening], False)):
+                    if group:
+                        self.step(group, whole)
 
     @torch.inference_mode()
-    def step(self, live: list[int]) -> None:
-        """One forward for the live slots, and its commits."""
+    def step(self, group: list[int], whole: bool) -> None:
+        """One forward for some of the slots, over the whole canvas or a cached block, and its commits."""
         begun = time.perf_counter()
-        config, device = self.config, self.canvas.device
-        slots = [self.slots[s] for s in live]
-        ends = [len(slot.prompt) + config.length for slot in slots]
-        width = max(ends)
-        pick = torch.tensor(live, device=device)
-        canvas = self.canvas[pick, :width]
-        column = torch.arange(width, device=device)
-        inside = column < torch.tensor(ends, device=device)[:, None]
-        masks = (canvas == self.model.mask_id) & inside
-
-        edges = [[len(slot.prompt) + edge for edge in config.blocks[slot.block]] for slot in slots]
-        edges = torch.tensor(edges, device=device)
-        in_block = masks & (column >= edges[:, :1]) & (column < edges[:, 1:])
-        asked = masks if getattr(self.method, "scope", "block") == "canvas" else in_block
-        row, position = asked.nonzero(as_tuple=True)
-        logits = self.predict(canvas, None if min(ends) == width else inside, pick, row, position)
-
-        share = torch.tensor([float(slot.plan[slot.index]) for slot in slots], device=device)
-        left = in_block.sum(1)
-        fraction = slots[0].plan.dtype.kind == "f"
-        quota = (left * share).long() if fraction else torch.minimum(share.long(), left)
-        step = Step(
-            logits, row, position, in_block[row, position], masks, ~masks & inside,
-            torch.tensor([slot.steps for slot in slots], device=device), share, self.keys[pick], config.steps,
-        )  # fmt: skip
-
-        token, rank = PROPOSALS[config.proposal](step, config, self.draws)
+        config, slots = self.config, [self.slots[s] for s in group]
+        step, edges = self.read(group, slots, whole)
+        step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
         exits, threshold = self.method(step)
-        candidate = step.in_block & ~exits if self.method.combine == "after_exit" else step.in_block
-        chosen = choose(step, config, self.draws, rank, quota, candidate)
+        if whole and self.cache is not None and self.model.shift:
+            # Within the block, what predicts its first position lies outside: that position is committed now, alone.
+            chosen = step.in_block & (step.position == edges[step.slot, 0])
+            exits = exits if self.method.block_start else step.none()
+        else:
+            chosen = self.scheduled(step, slots, exits)
         commit = exits | chosen
-        token = torch.where(exits, step.top.index, token)
-        self.canvas[pick[row[commit]], position[commit]] = token[commit]
+        drawn = self.method.takes == "proposal"
+        token = torch.where(exits & (not drawn) | self.method.greedy, step.top.index, step.proposal.token)
+        self.canvas[step.homes[step.slot[commit]], step.position[commit]] = token[commit]
 
         if self.want_trace:
             self.record(slots, step, exits, chosen, threshold)
+        kind = KINDS[None if whole else config.cache]
         seconds = (time.perf_counter() - begun) / len(slots)
         for slot in slots:
-            slot.index, slot.steps, slot.seconds = slot.index + 1, slot.steps + 1, slot.seconds + seconds
+            slot.index, slot.seconds = slot.index + 1, slot.seconds + seconds
+            slot.forwards[kind] += 1
 
-    def predict(self, canvas: Tensor, key_mask: Tensor | None, pick: Tensor, row: Tensor, position: Tensor) -> Tensor:
+    def read(self, group: list[int], slots: list[_Slot], whole: bool) -> tuple[Step, Tensor]:
+        """The forward of a step and what it shows, and the edges of each slot's block ``[slots, 2]``."""
+        config, device = self.config, self.canvas.device
+        prompt = torch.tensor([slot.prompt for slot in slots], device=device)
+        end = prompt + config.length
+        width = max(slot.prompt for slot in slots) + config.length
+        pick = torch.tensor(group, device=device)
+        canvas = self.canvas[pick, :width]
+        column = torch.arange(width, device=device)
+        inside = column < end[:, None]
+        masks = (canvas == self.model.mask_id) & inside
+        edges = prompt[:, None] + torch.tensor([config.blocks[slot.block] for slot in slots], device=device)
+        in_block = masks & (column >= edges[:, :1]) & (column < edges[:, 1:])
+
+        asked = masks if self.method.scope == "canvas" and whole else in_block
+        extra = self.method.extra_rows(masks, prompt, end) if whole else None
+        row, position = (asked if extra is None else asked | extra).nonzero(as_tuple=True)
+        view = None
+        if self.cache is not None:
+            within = None
+            if not whole:
+                stop = edges[:, 1] if config.cache == "dual" else end
+                size = int((stop - edges[:, 0]).max())
+                within = edges[:, :1] + torch.arange(size, device=device)
+                within = torch.where(within < stop[:, None], within, width)
+            view = View(self.cache, pick, width, within)
+        equal = len({slot.prompt for slot in slots}) == 1
+        logits = self.predict(canvas, None if equal else inside, pick, row, position, view)
+        plans = [slot.plan[min(slot.index, len(slot.plan) - 1)] for slot in slots]
+        step = Step(
+            logits, row, position, in_block[row, position], masks, ~masks & inside,
+            index=torch.tensor([slot.steps for slot in slots], device=device),
+            block_index=torch.tensor([slot.index for slot in slots], device=device),
+            share=torch.tensor(plans, dtype=torch.float32, device=device), keys=self.keys[pick], prompt=prompt,
+            end=end, homes=pick, whole=whole, steps=config.steps, memory=self.memory,
+        )  # fmt: skip
+        return step, edges
+
+    def scheduled(self, step: Step, slots: list[_Slot], exits: Tensor) -> Tensor:
+        """The rows that the transfer schedule reveals, given what exits."""
+        left = torch.bincount(step.slot[step.in_block], minlength=len(slots))
+        fraction = slots[0].plan.dtype.kind == "f"
+        quota = (left * step.share).long() if fraction else torch.minimum(step.share.long(), left)
+        candidate = step.in_block
+        if self.method.combine == "after_exit":
+            candidate = candidate & ~exits
+        elif self.method.combine == "instead":
+            resting = torch.bincount(step.slot[exits], minlength=len(slots)) > 0
+            candidate = candidate & ~resting[step.slot]
+        return choose(step, self.config, self.draws, step.proposal.rank, quota, candidate)
+
+    def predict(self, canvas, key_mask, pick, row, position, view) -> Tensor:
         """float32 logits of the asked rows, guided if asked for, with the banned tokens removed."""
         scale = self.config.guidance
         if scale > 0:
@@ -208,7 +250,7 @@ class _Loop:
             with_prompt, bare = self.model.predict(both, mask, rows, positions, self.head_dtype).chunk(2)
             logits = bare + (scale + 1) * (with_prompt - bare)
         else:
-            logits = self.model.predict(canvas, key_mask, row, position, self.head_dtype)
+            logits = self.model.predict(canvas, key_mask, row, position, self.head_dtype, view)
         logits = logits.float() if logits.dtype != torch.float64 else logits
         logits[:, self.banned] = -torch.inf
         return logits
@@ -219,12 +261,13 @@ class _Loop:
         rule = (chosen * SCHEDULED + exits * EXITED).cpu().numpy()
         limit = np.full(len(row), np.nan) if threshold is None else threshold.float().cpu().numpy()
         masked = step.masks.sum(1).tolist()
+        read = step.at(step.masks).cpu().numpy()
         for s, slot in enumerate(slots):
-            mine = row == s
+            mine = (row == s) & read
             slot.trace.mean_margin.append(float(gap[mine].mean()) if mine.any() else float("nan"))
             slot.trace.masked.append(masked[s])
             hit = mine & (rule > 0)
-            at = position[hit] - len(slot.prompt)
+            at = position[hit] - slot.prompt
             slot.trace.step[at], slot.trace.rule[at] = slot.steps, rule[hit]
             slot.trace.margin[at], slot.trace.threshold[at] = gap[hit], limit[hit]
 
@@ -253,7 +296,6 @@ def decode_stream(
     *,
     slots: int = 1,
     trace: bool = False,
-    cache: str | None = None,
     draws=None,
     **parameters,
 ) -> Iterator[tuple[int | str, Output]]:
@@ -265,7 +307,6 @@ def decode_stream(
         method: exit rule, from ``jot.exits``; None is full decoding.
         slots: rows of the batch. Each sample equals its solo run up to rounding of the forward.
         trace: record how each canvas was filled.
-        cache: None; the block-wise caches are not part of this version.
         draws: source of random numbers, keyed by default.
         **parameters: fields of ``DecodeConfig``.
 
@@ -275,11 +316,10 @@ def decode_stream(
     Raises:
         UserError: an invalid parameter or prompt, before the first forward.
     """
-    if cache is not None:
-        raise UserError(f"cache={cache!r} is not available in this version; use cache=None")
     if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
         raise UserError(f"slots={slots!r} must be a whole number, at least 1")
     config = DecodeConfig.of(parameters).resolve(model)
+    method = method or FullDecoding()
     prompts = [(key, _prompt(model, config, ids)) for key, ids in samples]
     if not prompts:
         return
@@ -287,7 +327,7 @@ def decode_stream(
     prompts.sort(key=lambda sample: -len(sample[1]))
     slots = min(slots, len(prompts))
     width = len(prompts[0][1]) + config.length
-    loop = _Loop(model, config, method or FullDecoding(), slots, width, trace, draws or KeyedDraws())
+    loop = _Loop(model, config, method, slots, width, trace, draws or KeyedDraws())
     yield from loop.run(iter(prompts))
 
 

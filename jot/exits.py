@@ -1,9 +1,7 @@
 """Exit rules: which masked positions are final at this step. Siblings with one signature.
 
 A rule is called with the ``Step`` and returns, per row, whether the position is final and the logit
-margin it had to clear (nan where the rule has none). ``combine`` says how exits meet the schedule:
-"or" (the schedule chooses among all masks, the commits are the union) or "after_exit" (it chooses
-among the masks that did not exit).
+margin it had to clear (None where the rule has none).
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from jot.errors import UserError
+from jot.schedules import highest, ranks
 from jot.step import Step
 
 
@@ -30,19 +29,49 @@ def number(method: str, name: str, value, low: float = -math.inf, high: float = 
         raise UserError(f"{method}: {name}={value:g} must be {bounds}")
 
 
+class ExitRule:
+    """What the loop asks of a rule beside the call.
+
+    Attributes:
+        name: the rule's name on the command line.
+        combine: how exits meet the schedule. "or": the schedule chooses among all masks, the commits are the
+            union; "after_exit": it chooses among the masks that did not exit; "instead": it rests where
+            something exited.
+        scope: rows that the rule reads, the masks of the current "block" or of the whole "canvas".
+        takes: the token that an exit commits, the "argmax" or the "proposal" (which may be a draw).
+        greedy: scheduled commits take the argmax too.
+        endless: the rule commits something at every step, so a block never runs out of schedule.
+        block_start: under a cache, exits from the full forward that opens a block (see ``jot.cache``).
+    """
+
+    name: ClassVar[str]
+    combine: ClassVar[str] = "or"
+    scope: ClassVar[str] = "block"
+    takes: ClassVar[str] = "argmax"
+    greedy: ClassVar[bool] = False
+    endless: ClassVar[bool] = False
+    block_start: ClassVar[bool] = False
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        raise NotImplementedError
+
+    def extra_rows(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor | None:
+        """Rows to read beside the masks, bool ``[slots, length]``; ``prompt`` and ``end`` bound the generated part."""
+        return None
+
+
 @dataclass(frozen=True)
-class FullDecoding:
+class FullDecoding(ExitRule):
     """No exits: the transfer schedule alone reveals the masks."""
 
     name: ClassVar[str] = "full"
-    combine: ClassVar[str] = "or"
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         return step.none(), None
 
 
 @dataclass(frozen=True)
-class JoT:
+class JoT(ExitRule):
     """Just on Time (eq. 3 to 7, algorithm 1): a position exits when its top-2 logit margin clears ln tau_i.
 
     tau_i falls from ``tau_max`` to ``tau_min`` as the ``window`` positions on either side are resolved,
@@ -55,6 +84,7 @@ class JoT:
         window: radius D of the kernel in positions.
         spatial: False holds tau_i at ``tau_max`` everywhere.
         combine: "or" as in the paper's implementation note, "after_exit" as in its algorithm 1.
+        block_start: under a cache on Dream, exit from the full forward that opens a block too.
     """
 
     tau_max: float = 90.0
@@ -63,6 +93,7 @@ class JoT:
     window: int = 8
     spatial: bool = True
     combine: str = "or"
+    block_start: bool = False
     name: ClassVar[str] = "jot"
 
     def __post_init__(self):
@@ -100,4 +131,184 @@ class JoT:
         return step.in_block & (step.top.gap >= threshold), threshold
 
 
-METHODS = {rule.name: rule for rule in (FullDecoding, JoT)}
+@dataclass(frozen=True)
+class Prophet(ExitRule):
+    """Prophet (Li et al. 2025): fill the whole canvas once the mean top-2 logit gap of a region is large enough.
+
+    The bar falls with the share p of the configured steps that this one completes: ``early`` while p < 0.33,
+    ``mid`` while p < 0.67, then ``late``. Under a cache only a block's full forward sees the whole canvas, so
+    only there can it fire.
+
+    Attributes:
+        region: "masked", the generated positions still masked; "generated", all of them; "answer", the five from
+            ``answer_start`` on, masked or not: the official rule, which fires at no other region.
+        answer_start: offset of the answer within the generated part; None never fires with region="answer".
+    """
+
+    early: float = 7.5
+    mid: float = 5.0
+    late: float = 2.5
+    region: str = "masked"
+    answer_start: int | None = None
+    name: ClassVar[str] = "prophet"
+    scope: ClassVar[str] = "canvas"
+    block_start: ClassVar[bool] = True
+    ANSWER_LENGTH: ClassVar[int] = 5  # fixed in the official code
+
+    def __post_init__(self):
+        for bar in ("early", "mid", "late"):
+            number("prophet", bar, getattr(self, bar), low=0)
+        if self.region not in ("masked", "generated", "answer"):
+            raise UserError(f"prophet: region={self.region!r} must be 'masked', 'generated' or 'answer'")
+        if self.answer_start is not None and (not isinstance(self.answer_start, int) or self.answer_start < 0):
+            raise UserError(f"prophet: answer_start={self.answer_start!r} must be a whole number, at least 0")
+
+    def region_of(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor:
+        """The canvas positions whose gaps are averaged, bool ``[slots, length]``."""
+        if self.region == "masked":
+            return masks
+        column = torch.arange(masks.shape[1], device=masks.device)
+        if self.region == "generated":
+            return (column >= prompt[:, None]) & (column < end[:, None])
+        if self.answer_start is None:
+            return torch.zeros_like(masks)
+        first = prompt[:, None] + self.answer_start
+        return (column >= first) & (column < torch.minimum(first + self.ANSWER_LENGTH, end[:, None]))
+
+    def extra_rows(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor | None:
+        return None if self.region == "masked" else self.region_of(masks, prompt, end)
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        inside = step.at(self.region_of(step.masks, step.prompt, step.end))
+        slots, counted = len(step.masks), step.slot[inside]
+        total = torch.zeros(slots, dtype=torch.float64, device=inside.device)
+        total.index_add_(0, counted, step.top.gap[inside].double())
+        mean = total / torch.bincount(counted, minlength=slots)  # nan where the region is empty: never fires
+        share = (step.index + 1) / step.steps
+        bar = torch.where(share < 0.33, self.early, torch.where(share < 0.67, self.mid, self.late))
+        fires = (mean >= bar) & step.whole
+        return fires[step.slot] & step.at(step.masks), None
+
+
+@dataclass(frozen=True)
+class KLASS(ExitRule):
+    """KLASS (Kim et al. 2025): commit what is confident and whose distribution stopped moving between steps.
+
+    A position is ready when its probability clears ``conf_threshold`` and its last ``history`` divergences
+    KL(now || step before) are all below ``kl_threshold``. Where something is ready the schedule rests, else it
+    reveals its share (for Dream: one token).
+
+    Attributes:
+        inclusive: ``>=`` on the confidence, as the official Dream code; False is LLaDA's ``>``, which also waits
+            for ``history`` steps within each block.
+        first_kl: what a position without a step before it counts as: "inf", compared with nothing (official), or
+            "skip", stable.
+        strategy: commit "all" that are ready, or only the one of "max_conf" or "min_kl".
+    """
+
+    conf_threshold: float = 0.9
+    kl_threshold: float = 0.001
+    history: int = 2
+    inclusive: bool = True
+    first_kl: str = "inf"
+    strategy: str = "all"
+    name: ClassVar[str] = "klass"
+    combine: ClassVar[str] = "instead"
+    scope: ClassVar[str] = "canvas"
+    greedy: ClassVar[bool] = True
+
+    def __post_init__(self):
+        number("klass", "conf_threshold", self.conf_threshold, low=0, high=1)
+        number("klass", "kl_threshold", self.kl_threshold, low=0)
+        if isinstance(self.history, bool) or not isinstance(self.history, int) or self.history < 1:
+            raise UserError(f"klass: history={self.history!r} must be a whole number of steps, at least 1")
+        for field, known in (("first_kl", ("inf", "skip")), ("strategy", ("all", "max_conf", "min_kl"))):
+            if getattr(self, field) not in known:
+                raise UserError(f"klass: {field}={getattr(self, field)!r} must be one of {', '.join(known)}")
+
+    def divergence(self, now: Tensor, before: Tensor | None) -> Tensor:
+        """KL(now || before) of rows of logits, in float64 and 16 rows at a time; ``before`` None is all zeros."""
+        parts = []
+        for i in range(0, len(now), 16):
+            p = now[i : i + 16].double().softmax(-1)
+            q = torch.zeros_like(p) if before is None else before[i : i + 16].double().softmax(-1)
+            parts.append((p * ((p + 1e-12).log() - (q + 1e-12).log())).sum(-1))
+        return torch.cat(parts) if parts else now.new_zeros(0, dtype=torch.float64)
+
+    def _track(self, step: Step) -> Tensor:
+        """The last ``history`` divergences of every row, ``[rows, history]``; keeps the logits for the next step."""
+        out = step.logits.new_zeros(len(step.slot), self.history, dtype=torch.float64)
+        for row, home in enumerate(step.homes.tolist()):
+            mine = (step.slot == row).nonzero()[:, 0]
+            position, logits = step.position[mine], step.logits[mine]
+            fresh = logits.new_zeros(len(mine), dtype=torch.float64)
+            if self.first_kl == "inf":
+                fresh = self.divergence(logits, None)
+            past = logits.new_zeros(len(mine), self.history, dtype=torch.float64)
+            old = step.memory.get(home) if step.index[row] > 0 else None
+            if old is not None and len(old[0]):
+                at = torch.searchsorted(old[0], position).clamp(max=len(old[0]) - 1)
+                known = old[0][at] == position
+                fresh[known] = self.divergence(logits[known], old[1][at[known]])
+                past[known] = old[2][at[known]]
+            past = torch.cat((past[:, 1:], fresh[:, None]), dim=1)
+            step.memory[home] = (position, logits, past)
+            out[mine] = past
+        return out
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        past = self._track(step)
+        sure = (step.top.first.double() - step.logits.double().logsumexp(-1)).exp()
+        ready = (sure >= self.conf_threshold) if self.inclusive else (sure > self.conf_threshold)
+        ready &= step.in_block & (past < self.kl_threshold).all(-1)
+        if not self.inclusive:
+            ready &= (step.block_index >= self.history - 1)[step.slot]
+        if self.strategy != "all":
+            score = sure if self.strategy == "max_conf" else -past[:, -1]
+            ready = highest(score, step.slot, torch.ones_like(step.index), ready)
+        return ready, None
+
+
+@dataclass(frozen=True)
+class FastDLLM(ExitRule):
+    """Fast-dLLM (Wu et al. 2025): commit every proposal above a probability, and always the most probable one.
+
+    Attributes:
+        threshold: probability that a proposal must reach.
+        factor: in place of the threshold, take the longest prefix of the proposals sorted by probability in which
+            rank r has at least 1 - factor / (r + 1).
+        gate: "proposal" reads the probability after temperature and top-p, as published; "raw" before.
+    """
+
+    threshold: float | None = 0.9
+    factor: float | None = None
+    gate: str = "proposal"
+    name: ClassVar[str] = "fastdllm"
+    combine: ClassVar[str] = "instead"
+    takes: ClassVar[str] = "proposal"
+    endless: ClassVar[bool] = True
+
+    def __post_init__(self):
+        for field in ("threshold", "factor"):
+            if getattr(self, field) is not None:
+                number("fastdllm", field, getattr(self, field))
+        if self.threshold is None and self.factor is None:
+            raise UserError("fastdllm: give a threshold or a factor; without either it is full decoding")
+        if self.gate not in ("proposal", "raw"):
+            raise UserError(f"fastdllm: gate={self.gate!r} must be 'proposal' or 'raw'")
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        confidence = step.proposal.confidence
+        if self.gate == "raw":
+            confidence = (step.top.first - step.top.normalizer).exp()
+        best = highest(confidence, step.slot, torch.ones_like(step.index), step.in_block)
+        if self.factor is None:
+            return best | (step.in_block & (confidence >= self.threshold)), None
+        rank = ranks(confidence, step.slot, step.in_block, len(step.masks))
+        short = step.in_block & (confidence < 1 - self.factor / (rank + 2)) & (rank > 0)
+        first = torch.full((len(step.masks),), len(rank) + 1, device=rank.device)
+        first = first.scatter_reduce(0, step.slot[short], rank[short], "amin")
+        return step.in_block & (rank < first[step.slot]), None
+
+
+METHODS = {rule.name: rule for rule in (FullDecoding, JoT, Prophet, KLASS, FastDLLM)}

@@ -112,8 +112,9 @@ class JotLM(LM):
     def _decode(self, requests: list[Instance], keys: list[int]) -> Iterator[tuple[int, str]]:
         options = requests[0].args[1]
         chosen = self._settings(options)
-        method = settings.build_method(chosen.pop("method"), self.model.family, chosen)
-        config = settings.build_decode(self.model, chosen, seed=self.seed)
+        name = chosen.pop("method")
+        method = settings.build_method(name, self.model.family, chosen)
+        config = settings.build_decode(self.model, chosen, seed=self.seed, method=name)
         prompts = encode(self.model, [request.args[0] for request in requests])
         # Draws are keyed by the document, so a sample is the same whatever is decoded beside it.
         names = [f"{(request.doc or {}).get('id', f'{request.task_name}/{request.doc_id}')}" for request in requests]
@@ -264,7 +265,7 @@ def evaluate(
 
     def resolve(model_or_class):
         rule = settings.build_method(name, model_or_class.family, chosen) if isinstance(method, str) else method
-        return rule, settings.build_decode(model_or_class, chosen, bench_task, seed)
+        return rule, settings.build_decode(model_or_class, chosen, bench_task, seed, name)
 
     if known is not None:
         resolve(known)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from jot.schedules import highest
-from jot.step import Step
+from jot.step import Proposal, Step
 
 if TYPE_CHECKING:
     from jot.config import DecodeConfig
@@ -119,15 +119,15 @@ def _demote(logits: Tensor, tokens: tuple[int, ...]) -> Tensor:
     return logits
 
 
-def llada(step: Step, config: DecodeConfig, draws) -> tuple[Tensor, Tensor]:
+def llada(step: Step, config: DecodeConfig, draws) -> Proposal:
     """LLaDA's rule: Gumbel-perturbed argmax, ranked by the noise-free, un-tempered softmax."""
     token = draws.gumbel(step.logits, config.temperature, step) if config.temperature > 0 else step.top.index
-    if config.ranking == "random":
-        return token, draws.ranks(step)
-    return token, RANKINGS[config.ranking](_demote(step.logits, config.begin_suppress_tokens).softmax(-1), token)
+    probs = _demote(step.logits, config.begin_suppress_tokens).softmax(-1)
+    rank = draws.ranks(step) if config.ranking == "random" else RANKINGS[config.ranking](probs, token)
+    return Proposal(token, rank, probs)
 
 
-def dream(step: Step, config: DecodeConfig, draws) -> tuple[Tensor, Tensor]:
+def dream(step: Step, config: DecodeConfig, draws) -> Proposal:
     """Dream's rule: temperature, nucleus, top-k, then a draw; ranked on that same distribution."""
     logits = step.logits / config.temperature if config.temperature > 0 else step.logits
     if config.top_p is not None and config.top_p < 1:
@@ -145,9 +145,9 @@ def dream(step: Step, config: DecodeConfig, draws) -> tuple[Tensor, Tensor]:
     probs = logits.softmax(-1)
     if config.temperature > 0:
         token = token.masked_scatter(drawn, draws.categorical(probs[drawn], step, drawn))
-    if rank is None:
-        rank = RANKINGS[config.ranking](_demote(logits, config.begin_suppress_tokens).softmax(-1), token)
-    return token, rank
+    if config.begin_suppress_tokens:
+        probs = _demote(logits, config.begin_suppress_tokens).softmax(-1)
+    return Proposal(token, RANKINGS[config.ranking](probs, token) if rank is None else rank, probs)
 
 
 PROPOSALS = {"llada": llada, "dream": dream}

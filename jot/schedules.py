@@ -43,7 +43,12 @@ def dream(masks: int, steps: int, eps: float = 1e-3) -> np.ndarray:
     return share.numpy()
 
 
-SCHEDULES = {"llada": llada, "precomputed": precomputed, "dream": dream}
+def single(masks: int, steps: int, eps: float = 1e-3) -> np.ndarray:
+    """One token a step (what KLASS falls back to on Dream)."""
+    return np.ones(steps, dtype=np.int64)
+
+
+SCHEDULES = {"llada": llada, "precomputed": precomputed, "dream": dream, "single": single}
 
 
 def highest(confidence: Tensor, slot: Tensor, quota: Tensor, candidate: Tensor) -> Tensor:
@@ -58,13 +63,16 @@ def highest(confidence: Tensor, slot: Tensor, quota: Tensor, candidate: Tensor) 
     Returns:
         bool ``[rows]``.
     """
+    return (ranks(confidence, slot, candidate, len(quota)) < quota[slot]) & candidate
+
+
+def ranks(confidence: Tensor, slot: Tensor, candidate: Tensor, slots: int) -> Tensor:
+    """Rank from 0 of each row among its slot's candidates, by confidence, then position; the others come last."""
     score = torch.where(candidate, confidence, -torch.inf)
     order = score.argsort(descending=True, stable=True)
     order = order[slot[order].argsort(stable=True)]
-    size = torch.bincount(slot, minlength=len(quota))
+    size = torch.bincount(slot, minlength=slots)
     first = size.cumsum(0) - size
-    by_slot = slot[order]
-    rank = torch.arange(len(order), device=order.device) - first[by_slot]
-    chosen = torch.zeros_like(candidate)
-    chosen[order] = rank < quota[by_slot]
-    return chosen & candidate
+    rank = torch.empty_like(slot)
+    rank[order] = torch.arange(len(order), device=order.device) - first[slot[order]]
+    return rank

@@ -19,10 +19,28 @@ from jot.models import FAMILIES, locate, read_config
 from jot.models.base import DiffusionModel
 from jot.tasks import Task
 
-# The paper's thresholds (section 4.1); tau_min 1, gamma 0.5 and the window of 8 are JoT's own defaults.
-TAU_MAX = {"dream": 90, "llada": 30}
+# What the paper says it used (section 4.1), by family; the rest are the rules' own defaults.
+METHOD_DEFAULTS: dict[str, dict[str, dict[str, object]]] = {
+    "jot": {"dream": {"tau_max": 90}, "llada": {"tau_max": 30}},
+    "klass": {
+        "dream": {"conf_threshold": 0.9, "kl_threshold": 0.001, "inclusive": True},
+        "llada": {"conf_threshold": 0.7, "kl_threshold": 0.01, "inclusive": False},
+    },
+}
+# How a method's publication decodes where that is not the family's way (Fast-dLLM: greedily, under DualCache).
+DECODE_DEFAULTS: dict[str, dict[str, dict[str, object]]] = {
+    "fastdllm": {
+        family: {"temperature": 0.0, "ranking": "confidence", "cache": "dual", "block_length": 32}
+        for family in ("dream", "llada")
+    },
+    "klass": {"dream": {"schedule": "single"}},
+}
 # The paper's Table tab:config: blocks of up to 32 tokens, or none.
 BLOCK_LENGTH = {"dream": None, "llada": 32}
+REFUSED = {
+    "fastdllm_canvas_budget": "Fast-dLLM's rule for Dream without a cache spends a budget over the whole canvas and is "
+    "another algorithm; use fastdllm with cache=none and a block_length for the block-wise threshold",
+}
 
 
 def model_class(name: str | os.PathLike) -> type[DiffusionModel] | None:
@@ -51,6 +69,8 @@ def method_class(name: str) -> type:
     """
     if name in METHODS:
         return METHODS[name]
+    if name in REFUSED:
+        raise UserError(f"{name} is not implemented: {REFUSED[name]}")
     near = difflib.get_close_matches(str(name).lower(), METHODS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(METHODS)}"
     raise UserError(f"unknown method {name!r}: {hint}")
@@ -81,6 +101,11 @@ def _value(name: str, kind: str, value: object) -> object:
     text = value.strip()
     if "None" in kind and text.lower() in ("none", "null", ""):
         return None
+    if "tuple[tuple" in kind:
+        try:
+            return tuple(tuple(map(int, word.split(":"))) for word in text.split(",") if word)
+        except ValueError:
+            raise UserError(f"{name}={value!r} must be offset:token pairs, as in {name}=18:7,19:11") from None
     if "tuple" in kind:
         words = text.replace(";", ",").strip("[]() ").split(",")
         if all(word.strip().isdigit() for word in words if word.strip()):
@@ -108,9 +133,7 @@ def build_method(name: str, family: str, settings: Mapping[str, object]):
     rule = method_class(name)
     own = {field.name for field in dataclasses.fields(rule)}
     chosen = {key: value for key, value in settings.items() if key in own}
-    if name == "jot" and "tau_max" not in chosen:
-        chosen["tau_max"] = TAU_MAX[family]
-    return rule(**chosen)
+    return rule(**{**METHOD_DEFAULTS.get(name, {}).get(family, {}), **chosen})
 
 
 def build_decode(
@@ -118,19 +141,22 @@ def build_decode(
     settings: Mapping[str, object],
     task: Task | None = None,
     seed: int = 0,
+    method: str = "full",
 ) -> DecodeConfig:
-    """Resolved decoding parameters: the settings, else the task's length and blocks, else the family's
-    defaults.
+    """Resolved decoding parameters: the settings, else the method's own way, else the task's length and blocks,
+    else the family's defaults.
 
     Raises:
         UserError: a value out of range, or steps that do not divide into blocks.
     """
     fields = {field.name for field in dataclasses.fields(DecodeConfig)}
     chosen = {key: value for key, value in settings.items() if key in fields}
+    own = dict(DECODE_DEFAULTS.get(method, {}).get(model.family, {}))
     chosen.setdefault("length", task.length if task else DecodeConfig.length)
-    largest = BLOCK_LENGTH[model.family]
+    largest = own.pop("block_length", BLOCK_LENGTH[model.family])
     if largest and isinstance(chosen["length"], int):
         chosen.setdefault("block_length", min(largest, max(chosen["length"], 1)))
+    chosen = {**own, **chosen}
     return DecodeConfig(**chosen, seed=seed).resolve(model)
 
 

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from jot.kernels import Top2, top2
+
+
+class Proposal(NamedTuple):
+    """Per row: the token the schedule would commit, what ranks it, and its distribution ``[rows, vocabulary]``."""
+
+    token: Tensor
+    rank: Tensor
+    probs: Tensor
+
+    @property
+    def confidence(self) -> Tensor:
+        """Probability of the proposed token, after temperature and truncation; ``[rows]``."""
+        return self.probs.gather(-1, self.token[:, None])[:, 0]
 
 
 @dataclass
@@ -22,9 +36,15 @@ class Step:
         masks: masked canvas positions before the step, bool ``[slots, length]``.
         resolved: prompt and decoded positions before the step, bool ``[slots, length]``.
         index: number of earlier forwards of the sample in each slot, ``[slots]``.
+        block_index: number of earlier forwards in the current block, ``[slots]``.
         share: share of the remaining masks that the schedule may reveal, ``[slots]`` (fractional schedules only).
         keys: 64-bit key of the sample in each slot, ``[slots]``.
+        prompt, end: where the generated part starts and ends, ``[slots]``.
+        homes: the batch row that each slot keeps for the whole run, ``[slots]``; rules file their memory by it.
+        whole: whether the forward read the whole canvas; False within a cached block.
         steps: configured number of denoising steps.
+        memory: what the rule remembers between steps of a run.
+        proposal: token and confidence of every row, set before the rule is called.
     """
 
     logits: Tensor
@@ -34,9 +54,16 @@ class Step:
     masks: Tensor
     resolved: Tensor
     index: Tensor
+    block_index: Tensor
     share: Tensor
     keys: Tensor
+    prompt: Tensor
+    end: Tensor
+    homes: Tensor
+    whole: bool
     steps: int
+    memory: dict = field(default_factory=dict)
+    proposal: Proposal | None = None
 
     @cached_property
     def top(self) -> Top2:

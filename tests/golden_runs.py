@@ -6,12 +6,17 @@ import functools
 import math
 from pathlib import Path
 
+import torch
+
 import jot
+from jot.step import Step
 
 RANKINGS = {
     "low_confidence": "confidence", "maskgit_plus": "confidence", "topk_margin": "margin",
     "entropy": "entropy", "random": "random", "origin": "origin",
 }  # fmt: skip
+# References that rank by a float64 softmax of float32 logits are run with ``head_dtype="float64"``: near probability 1
+# a float32 softmax ties where theirs does not.
 SCHEDULES = {"S-LLaDA": "llada", "S-dllm": "precomputed", "S-Dream": "dream"}
 PUBLIC = dict(temperature=0.0, top_p=None, top_k=None, stop_early=False)
 
@@ -19,6 +24,17 @@ PUBLIC = dict(temperature=0.0, top_p=None, top_k=None, stop_early=False)
 @functools.lru_cache
 def model(folder: Path):
     return jot.load(folder, device="cpu")
+
+
+def make_step(logits, position=None, key=0):
+    """A step of one slot at its first forward, for tests of rules on given logits."""
+    position = torch.arange(len(logits)) if position is None else position
+    row, one = torch.zeros_like(position), torch.zeros(1, dtype=torch.long)
+    seen = torch.ones(1, int(position.max()) + 1 if len(position) else 1, dtype=torch.bool)
+    return Step(
+        logits, row, position, row > -1, seen, ~seen, index=one, block_index=one, share=one.float(),
+        keys=torch.tensor([key]), prompt=one, end=one + seen.shape[1], homes=one, whole=True, steps=1,
+    )  # fmt: skip
 
 
 def llada_generate(p):
@@ -55,11 +71,73 @@ def _jot(p):
     method = jot.JoT(tau_max=tau_max, spatial=p["spatial"], combine=p["combine"], **kernel)
     return method, dict(
         PUBLIC, stop_early=True, length=p["gen_length"], steps=p["steps"], block_length=p["block_length"],
-        temperature=temperature, ranking=RANKINGS[p["alg"]], schedule=SCHEDULES[p["schedule"]],
+        head_dtype="float64", temperature=temperature, ranking=RANKINGS[p["alg"]], schedule=SCHEDULES[p["schedule"]],
+    )  # fmt: skip
+
+
+def prophet_llada(p):
+    bars = p["thresholds"]
+    method = jot.Prophet(
+        bars["early"], bars["mid"], bars["late"], region="answer", answer_start=p["answer_start_offset_in_generation"]
+    )
+    return method, dict(
+        PUBLIC, stop_early=True, length=p["gen_length"], steps=p["steps"], block_length=p["block_length"],
+        ranking="confidence", schedule="llada", constraints=p["constraints"] or (),
+    )  # fmt: skip
+
+
+def _klass(p, inclusive, **decoding):
+    method = None
+    if p["alg"] == "klass":
+        method = jot.KLASS(
+            p["conf_threshold"], p["kl_threshold"], p["kl_history_length"], inclusive=inclusive,
+            strategy=p["unmask_strategy"],
+        )  # fmt: skip
+    return method, dict(PUBLIC, stop_early=True, steps=p["steps"], **decoding)
+
+
+def klass_llada(p):
+    ranking = "margin" if p["alg"] == "topk_margin" else "confidence"
+    shape = dict(length=p["gen_length"], block_length=p["block_length"])
+    return _klass(p, False, ranking=ranking, schedule="llada", head_dtype="float64", **shape)
+
+
+def klass_dream(p):
+    return _klass(p, True, length=p["max_new_tokens"], ranking="confidence", schedule="single")
+
+
+def fastdllm_llada(p):
+    method = None
+    if p.get("threshold") is not None or p.get("factor") is not None:
+        method = jot.FastDLLM(threshold=p["threshold"], factor=p.get("factor"))
+    june = p["nfe_rule"] == "june-2025"
+    return method, dict(
+        PUBLIC, stop_early=True, length=p.get("gen_length") or p["max_new_tokens"], steps=p["steps"],
+        block_length=p.get("block_length") or p["block_size"], ranking="confidence", ragged=not june,
+        schedule="llada" if june else "precomputed", head_dtype="float64" if june else "float32",
+        cache=None if p["cache"] == "none" else p["cache"], extra_in_block=june,
+    )  # fmt: skip
+
+
+def fastdllm_dream(p):
+    gated = p["alg"] == "confidence_threshold"
+    return jot.FastDLLM(threshold=p["threshold"]) if gated else None, dict(
+        PUBLIC, stop_early=True, length=p["max_new_tokens"], steps=p["steps"], eps=p.get("eps", 1e-3),
+        block_length=p.get("block_length") or p["block_size"], ranking="confidence" if gated else "entropy",
+        schedule="dream", cache=p["cache"], extra_in_block=True,
     )  # fmt: skip
 
 
 RUNS = {
     "llada_generate": llada_generate, "dllm_mdlm": dllm_mdlm, "dream_diffusion_generate": _dream,
-    "dllm_dream": _dream, "jot_llada": _jot, "jot_dream": _jot,
+    "dllm_dream": _dream, "jot_llada": _jot, "jot_dream": _jot, "prophet_llada": prophet_llada,
+    "klass_llada": klass_llada, "klass_dream": klass_dream, "fastdllm_llada": fastdllm_llada,
+    "fastdllm_dream": fastdllm_dream,
 }  # fmt: skip
+
+# The deliberate differences: what is not matched, and why.
+SKIPPED = {
+    "reference_bug": "the reference writes over decided positions",
+    "fastdllm_dream_canvas_budget": "another rule than Fast-dLLM's; refused by name",
+    "fastdllm_dream_canvas_budget_dllm": "another rule than Fast-dLLM's; refused by name",
+}

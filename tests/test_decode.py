@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from golden_runs import make_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from jot.decode import EXITED, SCHEDULED
 from jot.kernels import top2
 from jot.proposals import KeyedDraws, nucleus, sample_key
 from jot.schedules import SCHEDULES, highest
-from jot.step import Step
 
 CHECKPOINTS = Path(__file__).parent / "golden" / "checkpoints"
 MODELS = {name: jot.load(CHECKPOINTS / f"tiny-{name}", device="cpu") for name in ("llada", "dream")}
@@ -133,11 +133,7 @@ def test_no_exit_rule_ever_moves_the_draws():
     draws = KeyedDraws()
 
     def step(positions):
-        rows = torch.tensor(positions)
-        zero = torch.zeros_like(rows)
-        one = torch.zeros(1, dtype=torch.long)
-        key = torch.tensor([sample_key(1, "a")])
-        return Step(torch.zeros(len(rows), 3), zero, rows, zero > -1, one > -1, one > -1, one, one.float(), key, 1)
+        return make_step(torch.zeros(len(positions), 3), torch.tensor(positions), sample_key(1, "a"))
 
     full, part = draws.uniform(step(range(50)), 0), draws.uniform(step([3, 40]), 0)
     assert torch.equal(full[[3, 40]], part)
@@ -150,8 +146,7 @@ def test_no_exit_rule_ever_moves_the_draws():
 def test_categorical_inverts_the_distribution():
     probs = torch.tensor([0.5, 0.0, 0.3, 0.2]).repeat(40000, 1)
     rows = torch.arange(40000)
-    one = torch.zeros(1, dtype=torch.long)
-    step = Step(probs, rows * 0, rows, rows > -1, one > -1, one > -1, one, one.float(), one + 7, 1)
+    step = make_step(probs, rows, 7)
     drawn = KeyedDraws().categorical(probs, step, rows > -1)
     share = torch.bincount(drawn, minlength=4) / 40000
     torch.testing.assert_close(share, probs[0], atol=0.01, rtol=0)

@@ -85,19 +85,20 @@ def _agrees(found: Mapping, wanted: Mapping) -> bool:
 
 
 @cache
-def standard_decoding(family: str, task: str) -> dict:
+def standard_decoding(family: str, task: str, method: str = "full") -> dict:
     """The decoding parameters that ``evaluate`` resolves when none is given, as a cell records them."""
     from jot.models import FAMILIES
     from jot.settings import build_decode
 
     model = next(model for _, model, _ in FAMILIES.values() if model.family == family)
-    resolved = dataclasses.asdict(build_decode(model, {}, TASK_TABLE.get(task)))
+    resolved = dataclasses.asdict(build_decode(model, {}, TASK_TABLE.get(task), method=method))
     return {k: v for k, v in plain(resolved).items() if k != "seed"}
 
 
 def is_standard(config: Mapping) -> bool:
     """Decoded with the family's defaults for the task; for JoT, all but ``tau_max`` at its default too."""
-    return _agrees(config.get("decode") or {}, standard_decoding(family(config), config["task"])) and (
+    standard = standard_decoding(family(config), config["task"], method_name(config))
+    return _agrees(config.get("decode") or {}, standard) and (
         method_name(config) != "jot" or _agrees(method_params(config), STANDARD_JOT)
     )
 

@@ -18,9 +18,6 @@ from jot.errors import UserError
 class NotebookError(UserError):
     """A user's mistake inside a notebook: shown as its one sentence, without a traceback."""
 
-    def _render_traceback_(self) -> list[str]:
-        return [f"jot: error: {self}"]
-
 
 def home() -> Path:
     """The checkout that holds ``notebooks/`` and ``data/``: the package's parent folder, or ``$JOT_HOME``."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
+
+if TYPE_CHECKING:
+    from jot.cache import View
+
+Rope = tuple[Tensor, Tensor]
 
 
 class RMSNorm(nn.Module):
@@ -21,7 +28,7 @@ class RMSNorm(nn.Module):
         return self.weight * F.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype)
 
 
-def rope_table(length: int, head_dim: int, theta: float, device) -> tuple[Tensor, Tensor]:
+def rope_table(length: int, head_dim: int, theta: float, device) -> Rope:
     """Cosine and sine of the rotary angles, each float32 ``[length, head_dim]`` (half-split layout).
 
     Computed on demand: a buffer that is not in the checkpoint would be uninitialized memory after
@@ -70,7 +77,7 @@ def linear_to(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
 class DiffusionModel(PreTrainedModel):
     """A mask predictor: hidden states for a canvas, logits for the rows that are asked for.
 
-    Subclasses set ``family``, ``decode_defaults`` and ``source_row`` and give ``hidden`` and ``head``.
+    Subclasses set ``family``, ``decode_defaults`` and ``shift`` and give ``hidden`` and ``head``.
     """
 
     family: str
@@ -81,14 +88,26 @@ class DiffusionModel(PreTrainedModel):
     fingerprint: str = "unsaved"
     tokenizer = None
 
-    @staticmethod
-    def source_row(position: Tensor) -> Tensor:
-        """The canvas row whose hidden state predicts ``position``."""
-        return position
+    shift: int = 0  # how many rows to the left of a position its prediction lives
 
-    def hidden(self, input_ids: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Final normalized hidden states ``[batch, length, width]`` of ``input_ids`` ``[batch, length]``."""
+    def source_row(self, position: Tensor) -> Tensor:
+        """The canvas row whose hidden state predicts ``position``; row 0 where there is nothing to its left."""
+        return (position - self.shift).clamp_min(0)
+
+    def hidden(self, input_ids: Tensor, key_mask: Tensor | None = None, view: View | None = None) -> Tensor:
+        """Final normalized hidden states ``[batch, length, width]`` of ``input_ids`` ``[batch, length]``.
+
+        ``view`` stores keys and values, or lets part of a canvas attend to stored ones (see ``jot.cache``).
+        """
         raise NotImplementedError
+
+    def rope(self, length: int, view: View | None, head_dim: int, dtype: torch.dtype) -> tuple[Rope, Rope]:
+        """Rotary tables of the queries and of the keys."""
+        whole = view.length if view else length
+        keys = tuple(t.to(dtype) for t in rope_table(whole, head_dim, self.config.rope_theta, self.device))
+        if view is None or view.positions is None:
+            return keys, keys
+        return tuple(t[view.positions][:, None] for t in keys), keys
 
     @property
     def head(self) -> Tensor:
@@ -120,6 +139,7 @@ class DiffusionModel(PreTrainedModel):
         slot: Tensor,
         position: Tensor,
         head_dtype: torch.dtype = torch.float32,
+        view: View | None = None,
     ) -> Tensor:
         """Logits ``[rows, vocabulary]`` that predict canvas ``position[i]`` of batch row ``slot[i]``.
 
@@ -128,8 +148,12 @@ class DiffusionModel(PreTrainedModel):
             key_mask: ``[batch, length]``, False at padding, or None where nothing is padded.
             slot, position: the asked rows, each ``[rows]``.
         """
-        hidden = self.hidden(canvas, key_mask)
-        return linear_to(hidden[slot, self.source_row(position)], self.head, head_dtype)
+        row = self.source_row(position)
+        if view is not None and view.positions is not None:
+            canvas = canvas.gather(1, view.positions)
+            row = row - view.positions[slot, 0]
+        hidden = self.hidden(canvas, key_mask, view)
+        return linear_to(hidden[slot, row], self.head, head_dtype)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_) -> MaskedLMOutput:
         """Unshifted logits of every row in the model's dtype, as the public modeling code returns them."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from jot.models.base import DiffusionModel, RMSNorm, attend, rope_table, rotate
+from jot.models.base import DiffusionModel, RMSNorm, Rope, attend, rotate
+
+if TYPE_CHECKING:
+    from jot.cache import View
 
 
 class DreamConfig(PreTrainedConfig):
@@ -49,11 +55,13 @@ class DreamAttention(nn.Module):
         self.v_proj = nn.Linear(width, kv_width, bias=True)
         self.o_proj = nn.Linear(width, width, bias=False)
 
-    def forward(self, n: Tensor, rope: tuple[Tensor, Tensor], key_mask: Tensor | None) -> Tensor:
+    def forward(self, n: Tensor, rope: tuple[Rope, Rope], key_mask: Tensor | None, store=None) -> Tensor:
         q, k, v = (
             p(n).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k = rotate(q, *rope), rotate(k, *rope)
+        if store is not None:
+            k, v = store(k, v)
+        q, k = rotate(q, *rope[0]), rotate(k, *rope[1])
         return self.o_proj(attend(q, k, v, key_mask))
 
 
@@ -76,8 +84,8 @@ class DreamLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = DreamMLP(config)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], key_mask: Tensor | None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rope, key_mask)
+    def forward(self, x: Tensor, rope: tuple[Rope, Rope], key_mask: Tensor | None, store=None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope, key_mask, store)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -95,6 +103,7 @@ class DreamModel(DiffusionModel):
     config_class = DreamConfig
     base_model_prefix = "model"
     family = "dream"
+    shift = 1
     decode_defaults = {
         "schedule": "precomputed", "proposal": "dream", "ranking": "entropy",
         "temperature": 0.1, "top_p": 0.9,
@@ -105,11 +114,6 @@ class DreamModel(DiffusionModel):
         self.model = DreamBackbone(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
-
-    @staticmethod
-    def source_row(position: Tensor) -> Tensor:
-        # Row 0 has no left neighbor; the public code repeats its own logits there.
-        return (position - 1).clamp_min(0)
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.model.embed_tokens
@@ -129,11 +133,10 @@ class DreamModel(DiffusionModel):
     def max_positions(self) -> int:
         return self.config.max_position_embeddings
 
-    def hidden(self, input_ids: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    def hidden(self, input_ids: Tensor, key_mask: Tensor | None = None, view: View | None = None) -> Tensor:
         x = self.model.embed_tokens(input_ids)
         head_dim = self.config.hidden_size // self.config.num_attention_heads
-        cos, sin = rope_table(input_ids.shape[1], head_dim, self.config.rope_theta, x.device)
-        rope = cos.to(x.dtype), sin.to(x.dtype)  # Dream rotates in the model's dtype, unlike LLaDA
-        for layer in self.model.layers:
-            x = layer(x, rope, key_mask)
+        rope = self.rope(input_ids.shape[1], view, head_dim, x.dtype)  # in the model's dtype, unlike LLaDA
+        for i, layer in enumerate(self.model.layers):
+            x = layer(x, rope, key_mask, view and partial(view.update, i))
         return self.model.norm(x)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from jot.models.base import DiffusionModel, RMSNorm, attend, rope_table, rotate
+from jot.models.base import DiffusionModel, RMSNorm, Rope, attend, rotate
+
+if TYPE_CHECKING:
+    from jot.cache import View
 
 
 class LLaDAConfig(PreTrainedConfig):
@@ -66,13 +73,15 @@ class LLaDABlock(nn.Module):
         self.up_proj = nn.Linear(width, mlp, bias=False)
         self.ff_out = nn.Linear(mlp, width, bias=False)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], key_mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rope: tuple[Rope, Rope], key_mask: Tensor | None, store=None) -> Tensor:
         n = self.attn_norm(x)
         q, k, v = (
             p(n).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
         )
+        if store is not None:
+            k, v = store(k, v)
         # The rotation runs in float32 whatever the weights are (``rope_full_precision``).
-        q, k = (rotate(t.float(), *rope).to(v.dtype) for t in (q, k))
+        q, k = (rotate(t.float(), *table).to(v.dtype) for t, table in zip((q, k), rope, strict=True))
         x = x + self.attn_out(attend(q, k, v, key_mask))
         n = self.ff_norm(x)
         return x + self.ff_out(F.silu(self.ff_proj(n)) * self.up_proj(n))
@@ -123,11 +132,10 @@ class LLaDAModelLM(DiffusionModel):
     def max_positions(self) -> int:
         return self.config.max_sequence_length
 
-    def hidden(self, input_ids: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    def hidden(self, input_ids: Tensor, key_mask: Tensor | None = None, view: View | None = None) -> Tensor:
         parts = self.model.transformer
         x = parts["wte"](input_ids)
-        head_dim = self.config.d_model // self.config.n_heads
-        rope = rope_table(input_ids.shape[1], head_dim, self.config.rope_theta, x.device)
-        for block in parts["blocks"]:
-            x = block(x, rope, key_mask)
+        rope = self.rope(input_ids.shape[1], view, self.config.d_model // self.config.n_heads, torch.float32)
+        for i, block in enumerate(parts["blocks"]):
+            x = block(x, rope, key_mask, view and partial(view.update, i))
         return parts["ln_f"](x)

@@ -33,6 +33,16 @@ def _key(prompt: str) -> bytes:
     return hashlib.blake2b(prompt.encode(), digest_size=8).digest()
 
 
+def met_in_training(task: str, folder: Path = DATA) -> set[bytes]:
+    """Prompts of candidates that the shipped models were trained on, from `<task>/met_in_training.txt` if there is one.
+
+    The held-out files of `pocket_gsm8k` were drawn once more after the training of seed 0; its whole training stream
+    was searched for the new candidates, and those found are left out here.
+    """
+    path = folder / task / "met_in_training.txt"
+    return {bytes.fromhex(line) for line in path.read_text().split()} if path.is_file() else set()
+
+
 def make_split(task: str, split: str, count: int, taken: set[bytes]) -> list[dict]:
     """`count` documents with ids, from a seed of the split; their prompts are not in `taken`, and join it.
 
@@ -43,6 +53,8 @@ def make_split(task: str, split: str, count: int, taken: set[bytes]) -> list[dic
         return [{"id": f"{task}/{split}/{i}", **doc} for i, doc in enumerate(docs)]
     rng = random.Random(f"{task}/{split}")
     sample, tokenizer = generator(task).sample, load()
+    if task == "pocket_gsm8k":
+        sample = functools.partial(sample, step_weights=generator(task).HELD_OUT_STEP_WEIGHTS)
     docs = []
     while len(docs) < count:
         doc = sample(rng)
@@ -73,7 +85,7 @@ def read_split(task: str, split: str, folder: Path = DATA) -> list[dict]:
 def build(folder: Path = DATA, tasks: Iterable[str] = TASKS, limit: int | None = None) -> None:
     """Write dev and test of the tasks into `folder`; `limit` caps the documents of a split."""
     for task in tasks:
-        taken: set[bytes] = set()
+        taken = met_in_training(task)
         for split, count in zip(("dev", "test"), COUNTS[task], strict=True):
             docs = make_split(task, split, min(count, limit or count), taken)
             write_jsonl_gz(folder / task / f"{split}.jsonl.gz", docs)

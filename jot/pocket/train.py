@@ -32,9 +32,10 @@ from jot.pocket.stream import groups, shards, tokenizer
 def corrupt(shard: dict[str, Tensor], pick: Tensor, mask_id: int, everything: float, generator: torch.Generator):
     """A noisy batch: canvas, key mask or None, and the masked tokens as (row, position, target, weight).
 
-    The number k of masked tokens is uniform on 1..n for the n maskable tokens of a row, each weighted 1/k: the
-    same expectation as a uniform noise level with weight 1/t (eq. 3 of the paper), with far less variance on
-    short responses. A share ``everything`` of the rows has all n masked.
+    The number k of masked tokens is uniform on 1..n for the n maskable tokens of a row, each weighted 1/k: in
+    expectation the loss with a uniform noise level t and weight 1/t (eq. 3 of the paper) a token of the response,
+    with far less variance on short ones. A share ``everything`` of the rows has all n masked. The weights also
+    average over the rows, so the loss of a batch is their weighted sum.
     """
     target, maskable, length = shard["canvas"][pick].long(), shard["maskable"][pick], shard["length"][pick]
     device, n = target.device, len(pick)
@@ -148,12 +149,23 @@ def save(model, recipe: Recipe, curves: list[dict], out: Path) -> None:
 
 def train(
     recipe: Recipe, out: Path, *, device: str = "cuda", workers: int = 13, seconds: float | None = None,
-    evaluations: int = 4, dev_limit: int = 128, tasks: tuple[str, ...] = SCORED,
+    evaluations: int = 4, dev_limit: int = 128, tasks: tuple[str, ...] = SCORED, snapshot_every: float = 60.0,
 ) -> None:  # fmt: skip
     """Run (or resume) one training and write its checkpoint to ``out``.
 
-    With ``seconds`` the number of steps is set once, at step 400, from the speed seen so far, and recorded: the
-    same number passed as ``recipe.steps`` repeats the run.
+    Args:
+        recipe: what is trained. Its ``steps`` may change: see ``seconds``, and a resumed run goes on with its own.
+        out: folder for the checkpoint and, while the run lasts, for its snapshot.
+        workers: processes that build training data ahead; 0 builds it in this one.
+        seconds: sets the number of steps once, at step 400, from the speed seen so far; the record holds it, and
+            the same number passed as ``recipe.steps`` repeats the run.
+        evaluations: how often held-out loss and dev accuracy are measured, evenly spread, the last at the end.
+        dev_limit: documents of each dev file for that.
+        tasks: tasks whose accuracy is measured.
+        snapshot_every: seconds between snapshots, which are taken only where a shard of data ends.
+
+    Raises:
+        SystemExit: the snapshot in ``out`` belongs to another recipe.
     """
     begun = last = time.perf_counter()
     torch.manual_seed(recipe.seed)
@@ -226,7 +238,8 @@ def train(
                 spent = round(time.perf_counter() - begun)
                 curves.append({"step": step, "seconds": spent, "loss": loss, "accuracy": scores})
                 print(json.dumps(curves[-1]), flush=True)
-            if time.perf_counter() - last > 60 and step % per_shard == 0:
+            settled = step >= 400 or not seconds  # a snapshot holds the final number of steps
+            if settled and time.perf_counter() - last > snapshot_every and step % per_shard == 0:
                 last = time.perf_counter()
                 state = dict(
                     recipe=asdict(recipe), model=model.state_dict(), opts=[o.state_dict() for o in opts],

@@ -19,6 +19,9 @@ __all__ = ["ALL_NAMES", "FAMILIES", "sample"]
 
 STEPS = (2, 3, 4, 5, 6, 7, 8)
 STEP_WEIGHTS = (18, 32, 26, 13, 7, 3, 1)
+# The dev and test files hold fewer long problems than training does: with the training mix, full decoding of
+# pocket-llada solved 69.3 % of 1,000 dev problems, below the band of 70 to 92 % that the task is to lie in.
+HELD_OUT_STEP_WEIGHTS = (26, 38, 27, 5, 2, 1, 1)
 MAX_QUESTION, MAX_ANSWER = 108, 112  # estimated tokens; keeps the rendered prompt and the response within 128
 
 FAMILIES: dict[str, tuple[Callable[[Draft], None], int]] = {  # builder, weight
@@ -78,10 +81,10 @@ def _tokens(text: str) -> int:
     )
 
 
-def sample(rng: random.Random) -> dict:
+def sample(rng: random.Random, step_weights: tuple[int, ...] = STEP_WEIGHTS) -> dict:
     """One problem: question, answer, final, family, n_steps, intermediates, unused (sentences not needed)."""
     family = rng.choices(_FAMILY_NAMES, _FAMILY_WEIGHTS)[0]
-    target = rng.choices(STEPS, STEP_WEIGHTS)[0]
+    target = rng.choices(STEPS, step_weights)[0]
     distract = rng.random()
     tries = 0
     while True:
@@ -89,7 +92,7 @@ def sample(rng: random.Random) -> dict:
         if tries % 12 == 0:  # this family cannot be this long
             family, target = (
                 rng.choices(_FAMILY_NAMES, _FAMILY_WEIGHTS)[0],
-                rng.choices(STEPS, STEP_WEIGHTS)[0],
+                rng.choices(STEPS, step_weights)[0],
             )
         d = Draft(rng, target)
         try:

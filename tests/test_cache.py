@@ -1,0 +1,151 @@
+"""The block-wise caches: exact plumbing, batches of unequal prompts, every rule under every cache."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jot
+from jot.cache import KVCache, View
+
+CHECKPOINTS = Path(__file__).parent / "golden" / "checkpoints"
+MODELS = {name: jot.load(CHECKPOINTS / f"tiny-{name}", device="cpu") for name in ("llada", "dream")}
+RULES = [
+    jot.FullDecoding(), jot.JoT(tau_max=3.0), jot.JoT(tau_max=3.0, combine="after_exit"),
+    jot.JoT(tau_max=3.0, block_start=True), jot.Prophet(4.0, 3.0, 2.0), jot.Prophet(4.0, 3.0, 2.0, region="generated"),
+    jot.Prophet(4.0, 3.0, 2.0, region="answer", answer_start=3), jot.KLASS(0.6, 0.1), jot.FastDLLM(0.8),
+    jot.KLASS(0.6, 0.1, inclusive=False, first_kl="skip"), jot.FastDLLM(threshold=None, factor=1.0),
+    jot.FastDLLM(gate="raw"),
+]  # fmt: skip
+families = st.sampled_from(sorted(MODELS))
+
+
+def clean(family, rule):
+    """Settings under which a rule may leave no mask: KLASS on Dream falls back to one token a step."""
+    return {"schedule": "single"} if isinstance(rule, jot.KLASS) and family == "dream" else {}
+
+
+@settings(max_examples=25, deadline=None)
+@given(families, st.integers(0, 2**31), st.integers(3, 12), st.integers(8, 20), st.data())
+def test_an_unchanged_canvas_gives_the_full_forward_again(family, seed, prompt, length, data):
+    """Right after the full forward, a partial one returns its rows; two slots with different prompts and blocks."""
+    net, generator = MODELS[family], torch.Generator().manual_seed(seed)
+    prompts = [prompt, data.draw(st.integers(1, 12))]
+    width = max(prompts) + length
+    canvas = torch.randint(0, 299, (2, width), generator=generator)
+    inside = torch.arange(width) < torch.tensor(prompts)[:, None] + length
+    cache, pick = KVCache(3, width), torch.tensor([2, 0])
+    whole = net.hidden(canvas, inside, View(cache, pick, width))
+    starts = [p + data.draw(st.integers(0, length - 2)) for p in prompts]
+    stops = [min(s + data.draw(st.integers(1, 8)), p + length) for s, p in zip(starts, prompts, strict=True)]
+    size = max(stop - start for start, stop in zip(starts, stops, strict=True))
+    positions = torch.tensor(starts)[:, None] + torch.arange(size)
+    positions = torch.where(positions < torch.tensor(stops)[:, None], positions, width)
+    before = [layer.clone() for layer in cache.keys]
+    part = net.hidden(canvas.gather(1, positions.clamp(max=width - 1)), inside, View(cache, pick, width, positions))
+    for row, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        torch.testing.assert_close(part[row, : stop - start], whole[row, start:stop], rtol=1e-4, atol=1e-5)
+    for now, then in zip(cache.keys, before, strict=True):
+        torch.testing.assert_close(now[:, :, :width], then[:, :, :width], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("cache", [None, "prefix", "dual"])
+@pytest.mark.parametrize("rule", RULES, ids=[f"{i}-{rule.name}" for i, rule in enumerate(RULES)])
+def test_every_rule_under_every_cache(family, cache, rule):
+    """No mask is left, the prompt stays, forwards are counted by kind, and a batch gives each sample its solo run."""
+    net = MODELS[family]
+    batch = [[9, 8, 7], [5] * 8, [3, 200, 17, 6, 41]]
+    shared = dict(length=16, block_length=8, cache=cache, temperature=0.0, trace=True, **clean(family, rule))
+    solo = [jot.decode(net, prompt, rule, sample_id=i, **shared) for i, prompt in enumerate(batch)]
+    for slots in (2, 3):
+        outs = dict(jot.decode_stream(net, list(enumerate(batch)), rule, slots=slots, **shared))
+        for i, (prompt, alone) in enumerate(zip(batch, solo, strict=True)):
+            assert outs[i].tokens == alone.tokens and outs[i].forwards == alone.forwards
+            assert alone.tokens[: len(prompt)] == prompt and net.mask_id not in alone.tokens
+            assert alone.steps == sum(alone.forwards.values()) <= 16
+            kind = {None: "full", "prefix": "suffix", "dual": "block"}[cache]
+            assert all(n == 0 for k, n in alone.forwards.items() if k not in ("full", kind))
+            if cache:
+                assert alone.forwards["full"] <= 2
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_dream_never_reads_the_row_left_of_its_block(cache, monkeypatch):
+    """The first row of a shifted slice predicts nothing: no asked row may stand at or before the slice's first."""
+    net, seen = MODELS["dream"], []
+    plain = type(net).predict
+
+    def predict(self, canvas, key_mask, slot, position, head_dtype, view):
+        if view.positions is not None:
+            seen.append(int((position - view.positions[slot, 0]).min()))
+        return plain(self, canvas, key_mask, slot, position, head_dtype, view)
+
+    monkeypatch.setattr(type(net), "predict", predict)
+    jot.decode(net, [[1, 2, 3], [4] * 7], jot.JoT(tau_max=5.0), length=16, block_length=4, cache=cache, temperature=0.0)
+    assert seen and min(seen) >= 1
+
+
+@pytest.mark.parametrize(("family", "cache"), list(itertools.product(MODELS, ["prefix", "dual"])))
+def test_bounds_of_fastdllm(family, cache):
+    """A bar above 1 commits one token a forward; a bar of 0 takes one forward a block, or two on Dream."""
+    shared = dict(length=16, block_length=8, cache=cache, temperature=0.0)
+    assert jot.decode(MODELS[family], [1, 2, 3], jot.FastDLLM(1.5), **shared).steps == 16
+    least = jot.decode(MODELS[family], [1, 2, 3], jot.FastDLLM(0.0), **shared)
+    assert least.steps == (2 if family == "llada" else 4) and least.forwards["full"] == 2
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_full_decoding_and_infinite_threshold_agree_under_a_cache(family):
+    for cache, temperature in itertools.product(("prefix", "dual"), (0.0, 0.5)):
+        shared = dict(length=16, block_length=8, cache=cache, temperature=temperature)
+        full = jot.decode(MODELS[family], [7, 7, 2], None, **shared)
+        assert jot.decode(MODELS[family], [7, 7, 2], jot.JoT(tau_max=float("inf")), **shared).tokens == full.tokens
+
+
+def test_klass_divergence_is_the_float64_one_and_keeps_one_copy():
+    generator = torch.Generator().manual_seed(0)
+    now, before = (torch.randn(40, 500, generator=generator) * 4 for _ in range(2))
+    p, q = now.double().softmax(-1), before.double().softmax(-1)
+    exact = (p * ((p + 1e-12).log() - (q + 1e-12).log())).sum(-1)
+    torch.testing.assert_close(jot.KLASS().divergence(now, before), exact)
+    assert 20 < jot.KLASS().divergence(now, None).min() < 28  # compared with nothing, as the reference starts
+
+
+def test_klass_needs_three_forwards_before_anything_is_ready():
+    """With a history of two and the official first divergence, nothing can be stable earlier."""
+    shared = dict(length=16, schedule="single", temperature=0.0, trace=True)
+    out = jot.decode(MODELS["dream"], [1, 2, 3], jot.KLASS(0.0, 20.0), **shared)
+    assert min(out.trace.step[out.trace.rule & 2 > 0]) == 2
+    assert jot.decode(MODELS["dream"], [1, 2, 3], jot.KLASS(0.0, 20.0, first_kl="skip"), **shared).steps == 1
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        (dict(cache="dual", guidance=1.0), "guidance"), (dict(cache="both"), "cache"),
+        (dict(constraints={99: 1}), "constraints"),
+    ],
+)  # fmt: skip
+def test_refusals(kwargs, words):
+    with pytest.raises(jot.UserError, match=words):
+        jot.decode(MODELS["llada"], [1, 2], length=16, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("rule", "kwargs", "words"),
+    [
+        (jot.Prophet, dict(region="suffix"), "region"), (jot.Prophet, dict(early=-1), "early"),
+        (jot.KLASS, dict(history=0), "history"), (jot.KLASS, dict(conf_threshold=2), "conf_threshold"),
+        (jot.KLASS, dict(first_kl="no"), "first_kl"), (jot.FastDLLM, dict(threshold=None), "threshold"),
+        (jot.FastDLLM, dict(gate="sharp"), "gate"), (jot.FastDLLM, dict(threshold="x"), "not a number"),
+    ],
+)  # fmt: skip
+def test_bad_rules(rule, kwargs, words):
+    with pytest.raises(jot.UserError, match=words):
+        rule(**kwargs)
