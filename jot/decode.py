@@ -136,8 +136,7 @@ class _Loop:
     def finish(self, s: int) -> tuple[int | str, Output]:
         slot, self.slots[s] = self.slots[s], None
         tokens = self.canvas[s, : slot.prompt + self.config.length].tolist()
-        generated = tokens[slot.prompt :]
-        return slot.key, Output(tokens, generated, slot.steps, slot.forwards, slot.seconds, slot.trace)
+        return slot.key, Output(tokens, tokens[slot.prompt :], slot.steps, slot.forwards, slot.seconds, slot.trace)
 
     def run(self, queue: Iterator[tuple[int | str, list[int]]]) -> Iterator[tuple[int | str, Output]]:
         waiting = True

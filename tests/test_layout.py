@@ -91,7 +91,8 @@ def test_modules_are_short(root):
 
 
 def test_the_decoder_is_short(root):
-    sizes = {name: lines(path) for name, path in modules(root).items() if name in DECODING}
+    text = {name: path.read_text().splitlines() for name, path in modules(root).items() if name in DECODING}
+    sizes = {name: sum(bool(line.strip()) for line in lines) for name, lines in text.items()}
     assert sum(sizes.values()) <= 900, sizes
 
 

@@ -276,7 +276,8 @@ def test_two_writers_in_one_process_share(tmp_path: Path) -> None:
         assert mine[1] in two.claim(mine, 99) and mine[0] in two.done
 
 
-def _work(folder: Path, cell: Cell, seed: int, die: bool) -> None:
+def _work(folder: Path, cell: Cell, seed: int, die: bool, death: int) -> None:
+    """Write what is missing; one dies at its fifth sample, and the others wait for that at their third."""
     rng = random.Random(seed)
     with Writer(folder, cell, PROMPTS, ENVIRONMENT) as writer:
         written = 0
@@ -289,19 +290,25 @@ def _work(folder: Path, cell: Cell, seed: int, die: bool) -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 writer.append(record(doc_id))
                 written += 1
+                if not die and written == 3:
+                    os.read(death, 1)  # returns when the last holder of the other end is gone
 
 
 def test_processes_share_a_store_and_may_be_killed(tmp_path: Path) -> None:
     cell = Cell(CONFIG)
     children = []
+    death, alive = os.pipe()
     for seed in range(4):
         if (pid := os.fork()) == 0:
             try:
-                _work(tmp_path, cell, seed, die=seed == 0)
+                if seed:
+                    os.close(alive)
+                _work(tmp_path, cell, seed, seed == 0, death)
                 os._exit(0)
             except BaseException:
                 os._exit(1)
         children.append(pid)
+    os.close(alive)
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
     assert codes == [-signal.SIGKILL, 0, 0, 0]
     with Writer(tmp_path, cell, PROMPTS, ENVIRONMENT) as writer:
