@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from jot.errors import UserError
+from jot.kernels import slices
 from jot.schedules import highest, ranks
 from jot.step import Step
 
@@ -226,31 +227,36 @@ class KLASS(ExitRule):
             if getattr(self, field) not in known:
                 raise UserError(f"klass: {field}={getattr(self, field)!r} must be one of {', '.join(known)}")
 
-    def divergence(self, now: Tensor, before: Tensor | None) -> Tensor:
-        """KL(now || before) of rows of logits, in float64 and 16 rows at a time; ``before`` None is all zeros."""
+    @staticmethod
+    def divergence(now: Tensor, before: Tensor, at: Tensor) -> Tensor:
+        """KL(now || before) in float64, few rows at a time; ``at`` is each row's row of ``before``, -1 for zeros."""
         parts = []
-        for i in range(0, len(now), 16):
-            p = now[i : i + 16].double().softmax(-1)
-            q = torch.zeros_like(p) if before is None else before[i : i + 16].double().softmax(-1)
+        for rows in slices(now):
+            p, known = now[rows].double().softmax(-1), at[rows] >= 0
+            q = torch.zeros_like(p)
+            q[known] = before[at[rows][known]].double().softmax(-1)
             parts.append((p * ((p + 1e-12).log() - (q + 1e-12).log())).sum(-1))
-        return torch.cat(parts) if parts else now.new_zeros(0, dtype=torch.float64)
+        return torch.cat(parts)
 
     def _track(self, step: Step) -> Tensor:
         """The last ``history`` divergences of every row, ``[rows, history]``; keeps the logits for the next step."""
         out = step.logits.new_zeros(len(step.slot), self.history, dtype=torch.float64)
         for row, home in enumerate(step.homes.tolist()):
             mine = (step.slot == row).nonzero()[:, 0]
-            position, logits = step.position[mine], step.logits[mine]
-            fresh = logits.new_zeros(len(mine), dtype=torch.float64)
-            if self.first_kl == "inf":
-                fresh = self.divergence(logits, None)
-            past = logits.new_zeros(len(mine), self.history, dtype=torch.float64)
-            old = step.memory.get(home) if step.index[row] > 0 else None
+            position = step.position[mine]
+            logits = step.logits if len(mine) == len(step.logits) else step.logits[mine]  # no copy for a single slot
+            at = torch.full_like(position, -1)
+            past = out[mine]
+            old = step.memory.pop(home, None) if step.index[row] > 0 else None
             if old is not None and len(old[0]):
-                at = torch.searchsorted(old[0], position).clamp(max=len(old[0]) - 1)
-                known = old[0][at] == position
-                fresh[known] = self.divergence(logits[known], old[1][at[known]])
-                past[known] = old[2][at[known]]
+                found = torch.searchsorted(old[0], position).clamp(max=len(old[0]) - 1)
+                known = old[0][found] == position
+                at[known] = found[known]
+                past[known] = old[2][found[known]]
+            before = logits if old is None else old[1]
+            fresh = self.divergence(logits, before, at)
+            if self.first_kl == "skip":
+                fresh = fresh.masked_fill(at < 0, 0.0)
             past = torch.cat((past[:, 1:], fresh[:, None]), dim=1)
             step.memory[home] = (position, logits, past)
             out[mine] = past
@@ -258,7 +264,8 @@ class KLASS(ExitRule):
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         past = self._track(step)
-        sure = (step.top.first.double() - step.logits.double().logsumexp(-1)).exp()
+        normalizer = torch.cat([step.logits[rows].double().logsumexp(-1) for rows in slices(step.logits)])
+        sure = (step.top.first.double() - normalizer).exp()
         ready = (sure >= self.conf_threshold) if self.inclusive else (sure > self.conf_threshold)
         ready &= step.in_block & (past < self.kl_threshold).all(-1)
         if not self.inclusive:

@@ -1,7 +1,8 @@
-"""One pass over the vocabulary: the two largest logits, where the largest stands, and the log-normalizer."""
+"""Passes over the vocabulary, a few rows at a time, so that no second copy of the logits is ever made."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -22,8 +23,20 @@ class Top2(NamedTuple):
         return self.first - self.second
 
 
+def slices(logits: Tensor) -> Iterator[slice]:
+    """Consecutive row slices of ``[rows, vocabulary]`` logits with about 4 M elements each (at least one slice)."""
+    size = max(1, (1 << 22) // logits.shape[-1])
+    for start in range(0, max(1, len(logits)), size):
+        yield slice(start, min(start + size, len(logits)))
+
+
 def top2(logits: Tensor) -> Top2:
     """Top-2 statistics of ``logits`` ``[rows, vocabulary]``, with ties resolved to the lowest index."""
+    parts = [_top2(logits[rows]) for rows in slices(logits)]
+    return Top2(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _top2(logits: Tensor) -> Top2:
     first, index = logits.max(dim=-1)
     if logits.is_cuda:  # max documents no tie rule there
         columns = torch.arange(logits.shape[-1], device=logits.device)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from jot.kernels import slices
 from jot.schedules import highest
 from jot.step import Proposal, Step
 
@@ -54,8 +55,12 @@ class KeyedDraws:
 
     def gumbel(self, logits: Tensor, temperature: float, step: Step) -> Tensor:
         """argmax of logits + temperature * Gumbel noise, that is a draw from softmax(logits / temperature)."""
-        rows = torch.ones_like(step.in_block)
-        return self.categorical((logits.double() / temperature).softmax(-1), step, rows)
+        parts = []
+        for rows in slices(logits):
+            here = step.none()
+            here[rows] = True
+            parts.append(self.categorical((logits[rows].double() / temperature).softmax(-1), step, here))
+        return torch.cat(parts)
 
     def ranks(self, step: Step) -> Tensor:
         """The random confidence of LLaDA's ``remasking="random"``; ``[rows]``."""
@@ -119,35 +124,46 @@ def _demote(logits: Tensor, tokens: tuple[int, ...]) -> Tensor:
     return logits
 
 
+def _rank(logits: Tensor, token: Tensor, config: DecodeConfig) -> tuple[Tensor, Tensor]:
+    """Ranking and probability of the proposed tokens under softmax(logits)."""
+    probs = _demote(logits, config.begin_suppress_tokens).softmax(-1)
+    likely = confidence(probs, token)
+    rule = RANKINGS[config.ranking]
+    return likely if rule in (None, confidence) else rule(probs, token), likely
+
+
 def llada(step: Step, config: DecodeConfig, draws) -> Proposal:
     """LLaDA's rule: Gumbel-perturbed argmax, ranked by the noise-free, un-tempered softmax."""
     token = draws.gumbel(step.logits, config.temperature, step) if config.temperature > 0 else step.top.index
-    probs = _demote(step.logits, config.begin_suppress_tokens).softmax(-1)
-    rank = draws.ranks(step) if config.ranking == "random" else RANKINGS[config.ranking](probs, token)
-    return Proposal(token, rank, probs)
+    parts = [_rank(step.logits[rows], token[rows], config) for rows in slices(step.logits)]
+    rank, likely = map(torch.cat, zip(*parts, strict=True))
+    return Proposal(token, draws.ranks(step) if config.ranking == "random" else rank, likely)
 
 
 def dream(step: Step, config: DecodeConfig, draws) -> Proposal:
     """Dream's rule: temperature, nucleus, top-k, then a draw; ranked on that same distribution."""
-    logits = step.logits / config.temperature if config.temperature > 0 else step.logits
-    if config.top_p is not None and config.top_p < 1:
-        logits = nucleus(logits, config.top_p)
-    if config.top_k:
-        floor = logits.topk(min(config.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
-        logits = logits.masked_fill(logits < floor, -torch.inf)
-    token, rank = step.top.index, None
-    drawn = torch.ones_like(step.in_block)
+    rank, drawn = None, torch.ones_like(step.in_block)
     if config.ranking == "origin":  # a position joins with the step's share, whatever its confidence
         rank = -draws.joins(step)
         drawn = -rank < step.share[step.slot]
     elif config.ranking == "random":
         rank = draws.ranks(step)
-    probs = logits.softmax(-1)
-    if config.temperature > 0:
-        token = token.masked_scatter(drawn, draws.categorical(probs[drawn], step, drawn))
-    if config.begin_suppress_tokens:
-        probs = _demote(logits, config.begin_suppress_tokens).softmax(-1)
-    return Proposal(token, RANKINGS[config.ranking](probs, token) if rank is None else rank, probs)
+    parts = []
+    for rows in slices(step.logits):
+        logits, token, here = step.logits[rows], step.top.index[rows], step.none()
+        here[rows] = drawn[rows]
+        if config.temperature > 0:
+            logits = logits / config.temperature
+        if config.top_p is not None and config.top_p < 1:
+            logits = nucleus(logits, config.top_p)
+        if config.top_k:
+            floor = logits.topk(min(config.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
+            logits = logits.masked_fill(logits < floor, -torch.inf)
+        if config.temperature > 0:
+            token = token.masked_scatter(drawn[rows], draws.categorical(logits.softmax(-1)[drawn[rows]], step, here))
+        parts.append((token, *_rank(logits, token, config)))
+    token, own, likely = map(torch.cat, zip(*parts, strict=True))
+    return Proposal(token, own if rank is None else rank, likely)
 
 
 PROPOSALS = {"llada": llada, "dream": dream}

@@ -13,16 +13,11 @@ from jot.kernels import Top2, top2
 
 
 class Proposal(NamedTuple):
-    """Per row: the token the schedule would commit, what ranks it, and its distribution ``[rows, vocabulary]``."""
+    """Per row: the token the schedule would commit, what ranks it, and its probability when proposed; ``[rows]``."""
 
     token: Tensor
     rank: Tensor
-    probs: Tensor
-
-    @property
-    def confidence(self) -> Tensor:
-        """Probability of the proposed token, after temperature and truncation; ``[rows]``."""
-        return self.probs.gather(-1, self.token[:, None])[:, 0]
+    confidence: Tensor
 
 
 @dataclass

@@ -108,13 +108,16 @@ def test_full_decoding_and_infinite_threshold_agree_under_a_cache(family):
         assert jot.decode(MODELS[family], [7, 7, 2], jot.JoT(tau_max=float("inf")), **shared).tokens == full.tokens
 
 
-def test_klass_divergence_is_the_float64_one_and_keeps_one_copy():
+def test_klass_divergence_is_the_float64_one():
     generator = torch.Generator().manual_seed(0)
     now, before = (torch.randn(40, 500, generator=generator) * 4 for _ in range(2))
     p, q = now.double().softmax(-1), before.double().softmax(-1)
     exact = (p * ((p + 1e-12).log() - (q + 1e-12).log())).sum(-1)
-    torch.testing.assert_close(jot.KLASS().divergence(now, before), exact)
-    assert 20 < jot.KLASS().divergence(now, None).min() < 28  # compared with nothing, as the reference starts
+    at = torch.arange(40)
+    torch.testing.assert_close(jot.KLASS.divergence(now, before, at), exact)
+    torch.testing.assert_close(jot.KLASS.divergence(now, before.flip(0), at.flip(0)), exact)
+    nothing = jot.KLASS.divergence(now, before, at.fill_(-1))
+    assert 20 < nothing.min() and nothing.max() < 28  # compared with nothing, as the reference starts
 
 
 def test_klass_needs_three_forwards_before_anything_is_ready():

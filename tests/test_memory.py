@@ -1,0 +1,36 @@
+"""Memory of a step at the published vocabulary: one float32 copy of the asked rows, and for KLASS the one before it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROMPT, LENGTH, VOCABULARY = 188, 512, 126_464
+COPY = LENGTH * VOCABULARY * 4  # bytes of the float32 logits of every generated row
+PROGRAM = f"""
+import resource, torch, jot
+from jot.models import LLaDAConfig, LLaDAModelLM
+torch.manual_seed(0)
+shape = dict(d_model=16, n_layers=1, n_heads=1, n_kv_heads=1, mlp_hidden_size=16)
+net = LLaDAModelLM(LLaDAConfig(vocab_size={VOCABULARY}, embedding_size={VOCABULARY}, **shape)).eval()
+prompt = list(range({PROMPT}))
+jot.decode(net, prompt, METHOD, length=4, temperature=0.0)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+jot.decode(net, prompt, METHOD, length={LENGTH}, steps=2, temperature=0.0)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read as Linux reports it")
+@pytest.mark.parametrize(("method", "copies"), [("jot.JoT(tau_max=90)", 1), ("jot.KLASS(0.9, 0.001)", 2)])
+def test_peak_memory_above_the_model(method, copies):
+    # Every large tensor gets pages of its own, so what is freed no longer counts.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    program = PROGRAM.replace("METHOD", method)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    peak = int(done.stdout)
+    print(f"{method}: {peak / COPY:.2f} copies of the logits")
+    assert 0.9 * copies * COPY < peak < (copies + 0.25) * COPY
