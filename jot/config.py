@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,13 +29,13 @@ class DecodeConfig:
         temperature, top_p, top_k: sampling of the scheduled tokens.
         ranking: what the schedule ranks by: confidence, margin, entropy, random or origin.
         alg_temp: temperature of a weighted draw in place of the highest ranks (Dream).
-        schedule: llada, precomputed or dream (see ``jot.schedules``).
+        schedule: llada, precomputed, dream or single (see ``jot.schedules``).
         proposal: llada or dream (see ``jot.proposals``).
         eps: last noise level of Dream's own schedule.
         guidance: classifier-free guidance scale; above 0 each step also runs the prompt-masked canvas.
         suppress_tokens: ids banned before softmax, top-2 and draw. The mask id always is.
         begin_suppress_tokens: ids that may be proposed but rank last.
-        stop_early: end when no mask is left; False runs every configured step, as the public LLaDA loop does.
+        stop_early: end when no mask is left; False runs every step of the schedule, as the public loops do.
         ragged: allow a shorter last block and round the steps of a block up (dllm).
         cache: None, "prefix" or "dual" (see ``jot.cache``).
         extra_in_block: under a cache, run one forward within a block even where its full forward completed it, as
@@ -121,6 +122,10 @@ class DecodeConfig:
             raise UserError("guidance runs a second canvas that no cache holds; use cache=None or guidance=0")
         if wrong := [offset for offset, _ in self.constraints if not 0 <= offset < self.length]:
             raise UserError(f"constraints: offset {wrong[0]} lies outside the {self.length} generated tokens")
+        if len({offset for offset, _ in self.constraints}) == self.length:
+            raise UserError("constraints fill the whole canvas; leave at least one position to decode")
+        if self.schedule == "single" and self.steps < self.length:
+            raise UserError(f"schedule='single' reveals one token a step: it needs steps of at least {self.length}")
         block = self.block_length or self.length
         blocks = -(-self.length // block)
         if not self.ragged:
@@ -140,3 +145,30 @@ class DecodeConfig:
     @property
     def block_steps(self) -> int:
         return -(-self.steps // len(self.blocks))
+
+
+def check_tokens(model: DiffusionModel, config: DecodeConfig) -> None:
+    """Refuse banned or prescribed token ids that the model does not have."""
+    entries = model.head.shape[0]
+    named = {"suppress_tokens": config.suppress_tokens, "begin_suppress_tokens": config.begin_suppress_tokens}
+    for name, ids in {**named, "constraints": [token for _, token in config.constraints]}.items():
+        if wrong := [i for i in ids if not 0 <= i < entries or (name == "constraints" and i == model.mask_id)]:
+            raise UserError(f"{name} holds {wrong[0]}, which is not one of the {entries} tokens that may stand there")
+
+
+def check_prompt(model: DiffusionModel, config: DecodeConfig, ids: Iterable) -> list[int]:
+    """The prompt as a list of ids; refuses one that is empty, too long or holds ids that may not stand there."""
+    ids = [int(i) for i in ids]
+    if not ids:
+        raise UserError("the prompt is empty; give at least one token")
+    if model.mask_id in ids:
+        raise UserError(f"the prompt holds the mask id {model.mask_id}, which only the canvas may hold; remove it")
+    entries = model.head.shape[0]
+    if wrong := [i for i in ids if not 0 <= i < entries]:
+        raise UserError(f"the prompt holds token {wrong[0]}, outside the model's {entries} entries")
+    if len(ids) + config.length > model.max_positions:
+        raise UserError(
+            f"the prompt has {len(ids)} tokens and {config.length} are to follow, but the model has "
+            f"{model.max_positions} positions; shorten one of them"
+        )
+    return ids

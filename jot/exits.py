@@ -136,9 +136,9 @@ class JoT(ExitRule):
 class Prophet(ExitRule):
     """Prophet (Li et al. 2025): fill the whole canvas once the mean top-2 logit gap of a region is large enough.
 
-    The bar falls with the share p of the configured steps that this one completes: ``early`` while p < 0.33,
-    ``mid`` while p < 0.67, then ``late``. Under a cache only a block's full forward sees the whole canvas, so
-    only there can it fire.
+    It fills with the argmax at every temperature. The bar falls with the share p of the configured steps that this one
+    completes: ``early`` while p < 0.33, ``mid`` while p < 0.67, then ``late``. Under a cache only the full forward of a
+    block sees the whole canvas, so only there can it fire.
 
     Attributes:
         region: "masked", the generated positions still masked; "generated", all of them; "answer", the five from
@@ -197,7 +197,12 @@ class KLASS(ExitRule):
 
     A position is ready when its probability clears ``conf_threshold`` and its last ``history`` divergences
     KL(now || step before) are all below ``kl_threshold``. Where something is ready the schedule rests, else it
-    reveals its share (for Dream: one token).
+    reveals its share (for Dream: one token, ``schedule="single"``). With fewer steps than tokens, a step that commits
+    less than the schedule's share leaves masks at the end of the block, as in the public loops. Under a cache a block
+    sees its own rows only, so each block starts with nothing to compare.
+
+    The defaults are the paper's for Dream; for LLaDA it used 0.7, 0.01 and ``inclusive=False``. ``jot evaluate`` and
+    ``jot.evaluate`` pick them by family, ``jot.decode`` takes the rule as it is given.
 
     Attributes:
         inclusive: ``>=`` on the confidence, as the official Dream code; False is LLaDA's ``>``, which also waits

@@ -260,6 +260,8 @@ def evaluate(
         raise UserError(f"slots={slots!r} must be a whole number, at least 1")
     name = method if isinstance(method, str) else method.name
     chosen = settings.parse(name, parameters)
+    if not isinstance(method, str) and (twice := chosen.keys() & {f.name for f in dataclasses.fields(method)}):
+        raise UserError(f"{sorted(twice)[0]} is a setting of the rule that was given; set it there")
     loaded = isinstance(model, DiffusionModel)
     known = type(model) if loaded else settings.model_class(model)
 

@@ -40,6 +40,6 @@ def _top2(logits: Tensor) -> Top2:
     first, index = logits.max(dim=-1)
     if logits.is_cuda:  # max documents no tie rule there
         columns = torch.arange(logits.shape[-1], device=logits.device)
-        index = torch.where(logits == first[:, None], columns, logits.shape[-1]).amin(dim=-1)
+        index = torch.where(logits == first[:, None], columns, logits.shape[-1] - 1).amin(dim=-1)
     second = logits.scatter(-1, index[:, None], -torch.inf).amax(dim=-1)
     return Top2(first, second, index, logits.logsumexp(dim=-1))

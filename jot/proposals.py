@@ -63,8 +63,8 @@ class KeyedDraws:
         return torch.cat(parts)
 
     def ranks(self, step: Step) -> Tensor:
-        """The random confidence of LLaDA's ``remasking="random"``; ``[rows]``."""
-        return self.uniform(step, RANK).float()
+        """The random confidence of LLaDA's ``remasking="random"``, in (0, 1); ``[rows]``."""
+        return self.uniform(step, RANK).float().clamp(max=1 - 2.0**-24)
 
     joins = ranks
 
@@ -126,10 +126,16 @@ def _demote(logits: Tensor, tokens: tuple[int, ...]) -> Tensor:
 
 def _rank(logits: Tensor, token: Tensor, config: DecodeConfig) -> tuple[Tensor, Tensor]:
     """Ranking and probability of the proposed tokens under softmax(logits)."""
-    probs = _demote(logits, config.begin_suppress_tokens).softmax(-1)
+    late = config.begin_suppress_tokens
+    probs = _demote(logits, late).softmax(-1)
+    if late:
+        probs = probs.nan_to_num(0.0)  # nothing else had survived the truncation
     likely = confidence(probs, token)
     rule = RANKINGS[config.ranking]
-    return likely if rule in (None, confidence) else rule(probs, token), likely
+    rank = likely if rule in (None, confidence) else rule(probs, token)
+    if late:
+        rank = rank.masked_fill(torch.isin(token, torch.tensor(late, device=token.device)), torch.finfo(rank.dtype).min)
+    return rank, likely
 
 
 def llada(step: Step, config: DecodeConfig, draws) -> Proposal:

@@ -33,7 +33,7 @@ DECODE_DEFAULTS: dict[str, dict[str, dict[str, object]]] = {
         family: {"temperature": 0.0, "ranking": "confidence", "cache": "dual", "block_length": 32}
         for family in ("dream", "llada")
     },
-    "klass": {"dream": {"schedule": "single"}},
+    "klass": {"dream": {"schedule": "single", "ranking": "confidence"}},
 }
 # The paper's Table tab:config: blocks of up to 32 tokens, or none.
 BLOCK_LENGTH = {"dream": None, "llada": 32}
@@ -103,7 +103,10 @@ def _value(name: str, kind: str, value: object) -> object:
         return None
     if "tuple[tuple" in kind:
         try:
-            return tuple(tuple(map(int, word.split(":"))) for word in text.split(",") if word)
+            pairs = [tuple(map(int, word.split(":"))) for word in text.split(",") if word]
+            if any(len(pair) != 2 for pair in pairs):
+                raise ValueError
+            return tuple(pairs)
         except ValueError:
             raise UserError(f"{name}={value!r} must be offset:token pairs, as in {name}=18:7,19:11") from None
     if "tuple" in kind:
@@ -157,7 +160,7 @@ def build_decode(
     if largest and isinstance(chosen["length"], int):
         chosen.setdefault("block_length", min(largest, max(chosen["length"], 1)))
     chosen = {**own, **chosen}
-    return DecodeConfig(**chosen, seed=seed).resolve(model)
+    return DecodeConfig.of({**chosen, "seed": seed}).resolve(model)
 
 
 def describe(method) -> dict[str, object]:

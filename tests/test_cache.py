@@ -75,6 +75,25 @@ def test_every_rule_under_every_cache(family, cache, rule):
                 assert alone.forwards["full"] <= 2
 
 
+@pytest.mark.parametrize(("family", "cache"), list(itertools.product(MODELS, [None, "prefix", "dual"])))
+@pytest.mark.parametrize("rule", [jot.FullDecoding(), jot.JoT(tau_max=1e9), jot.FastDLLM(2.0)], ids=lambda r: r.name)
+@pytest.mark.parametrize("steps", [2, 4, 16])
+def test_no_mask_is_left_with_few_steps(family, cache, rule, steps):
+    """The forward that opens a block on Dream commits one token, whatever the schedule had planned."""
+    shared = dict(length=16, block_length=8, cache=cache, temperature=0.0, steps=steps)
+    out = jot.decode(MODELS[family], [1, 2, 3], rule, **shared)
+    assert MODELS[family].mask_id not in out.tokens
+    fixed = jot.decode(MODELS[family], [1, 2, 3], rule, constraints={0: 50, 8: 51}, **shared)
+    assert MODELS[family].mask_id not in fixed.tokens and fixed.generated[0] == 50 and fixed.generated[8] == 51
+
+
+def test_june_2025_runs_one_forward_within_every_block():
+    shared = dict(length=8, block_length=8, cache="dual", temperature=0.0, extra_in_block=True)
+    for steps in (1, 8):
+        out = jot.decode(MODELS["llada"], [1, 2, 3], jot.FastDLLM(0.0), steps=steps, **shared)
+        assert out.forwards == {"full": 1, "suffix": 0, "block": 1}
+
+
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_dream_never_reads_the_row_left_of_its_block(cache, monkeypatch):
     """The first row of a shifted slice predicts nothing: no asked row may stand at or before the slice's first."""
@@ -132,7 +151,9 @@ def test_klass_needs_three_forwards_before_anything_is_ready():
     ("kwargs", "words"),
     [
         (dict(cache="dual", guidance=1.0), "guidance"), (dict(cache="both"), "cache"),
-        (dict(constraints={99: 1}), "constraints"),
+        (dict(constraints={99: 1}), "constraints"), (dict(constraints={0: 99999}), "constraints"),
+        (dict(constraints={0: 310}), "constraints"), (dict(constraints={i: 1 for i in range(16)}), "whole canvas"),
+        (dict(suppress_tokens=(-1,)), "suppress_tokens"), (dict(schedule="single", steps=8), "single"),
     ],
 )  # fmt: skip
 def test_refusals(kwargs, words):

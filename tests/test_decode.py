@@ -128,6 +128,28 @@ def test_banned_tokens_never_appear(family):
     assert model.mask_id not in late.tokens
 
 
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("ranking", ["confidence", "entropy", "margin"])
+def test_demoted_tokens_come_last(family, ranking):
+    """What may be proposed but ranks last is committed after everything else, in every ranking."""
+    free = run(family, [3, 4, 5], ranking=ranking, temperature=0.0)
+    late = max(set(free.generated), key=free.generated.count)
+    extra = dict(top_p=0.5) if family == "dream" else {}
+    out = run(family, [3, 4, 5], ranking=ranking, temperature=0.0, begin_suppress_tokens=(late,), **extra)
+    first = [step for step, token in zip(out.trace.step, out.generated, strict=True) if token != late]
+    last = [step for step, token in zip(out.trace.step, out.generated, strict=True) if token == late]
+    assert MODELS[family].mask_id not in out.tokens
+    if first and last:
+        assert np.mean(last) > np.mean(first)
+
+
+def test_logits_that_are_not_numbers_are_refused():
+    model = jot.load(CHECKPOINTS / "tiny-llada", device="cpu")
+    model.head.mul_(float("nan"))
+    with pytest.raises(jot.UserError, match="not numbers"):
+        jot.decode(model, [1, 2, 3], length=4)
+
+
 def test_no_exit_rule_ever_moves_the_draws():
     """Exits elsewhere leave the random numbers of a position alone: they are keyed by step and position."""
     draws = KeyedDraws()

@@ -134,6 +134,9 @@ def test_logits_leave_a_bfloat16_head_in_float32():
     assert out.dtype == torch.float32
     torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-4)
     assert linear_to(x, weight, torch.bfloat16).dtype == torch.bfloat16
+    wide = linear_to(x, weight, torch.float64)
+    assert wide.dtype == torch.float64
+    torch.testing.assert_close(wide, exact, rtol=1e-5, atol=1e-4)
 
 
 def test_sharded_folder_loads(copy):
@@ -157,6 +160,7 @@ def refused(words, *args, **kwargs):
 def test_unknown_names():
     refused("did you mean 'pocket-dream'", "pocket-draem")
     refused("unknown model", "nothing")
+    refused("no revisions", CHECKPOINTS / "tiny-llada", revision="main")
     refused("unknown dtype", CHECKPOINTS / "tiny-llada", dtype="int4")
     refused("unknown device", CHECKPOINTS / "tiny-llada", device="gpu0")
     if not torch.cuda.is_available():

@@ -11,6 +11,7 @@ import torch
 from jot.analysis.cells import split_of
 from jot.analysis.sources import Wanted, main_cells
 from jot.errors import UserError
+from jot.settings import model_class
 
 MODELS = ("pocket-dream", "pocket-llada")
 TASKS = ("pocket_mmlu", "pocket_hellaswag", "pocket_humaneval", "pocket_gsm8k")  # the long ones last
@@ -63,9 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from jot.harness import evaluate
     from jot.models import load
 
-    if options.threads:
+    if options.threads is not None:
         torch.set_num_threads(options.threads)
     most = limits(options.limit)
+    if unknown := sorted(most.keys() - {"", *options.tasks}):
+        raise UserError(f"--limit names the task {unknown[0]!r}, which is not among {', '.join(options.tasks)}")
+    if options.threads is not None and options.threads < 1:
+        raise UserError(f"--threads {options.threads} must be at least 1")
+    for name in options.models:
+        model_class(name)
     roles = ("dev", "test") if options.split == "both" else (options.split,)
     for name in options.models:
         model = load(name, device=options.device, dtype="float32")

@@ -42,6 +42,8 @@ def locate(name: str, revision: str | None = None) -> tuple[Path, str | None]:
     """
     folder = home() / "data" / "models" / name if name in PACKAGED else Path(name).expanduser()
     if folder.is_dir():
+        if revision is not None:
+            raise UserError(f"{name!r} is a local folder, which has no revisions; leave revision out")
         if not (folder / "config.json").is_file():
             raise UserError(
                 f"the folder {name!r} holds no config.json, so it is no checkpoint; name the folder that does"
@@ -221,7 +223,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
 
 
 def resolve_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    """ "float32", "bfloat16" or "float16" as a torch dtype."""
+    """ "float32", "bfloat16", "float16" or "float64" as a torch dtype."""
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
     if dtype not in ("float32", "bfloat16", "float16", "float64"):

@@ -67,11 +67,13 @@ def linear_to(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     """
     if weight.dtype == dtype:
         return F.linear(x.to(dtype), weight)
-    if dtype != torch.float32:
+    if dtype.itemsize <= weight.dtype.itemsize:
         return F.linear(x, weight).to(dtype)
+    if weight.dtype.itemsize == 4:
+        return F.linear(x.float(), weight).to(dtype)
     if x.is_cuda and x.dtype == weight.dtype:
-        return torch.mm(x, weight.t(), out_dtype=torch.float32)
-    return torch.cat([F.linear(x.float(), part.float()) for part in weight.split(8192)], dim=-1)
+        return torch.mm(x, weight.t(), out_dtype=torch.float32).to(dtype)
+    return torch.cat([F.linear(x.float(), part.float()) for part in weight.split(8192)], dim=-1).to(dtype)
 
 
 class DiffusionModel(PreTrainedModel):

@@ -14,6 +14,7 @@ class Recipe:
     family: str = "llada"
     seed: int = 0
     steps: int = 20000
+    horizon: int = 0  # steps that the learning rate of the first 400 steps assumes; 0 for the same as ``steps``
     batch_compact: int = 640
     batch_long: int = 256
     batch_choice: int = 512

@@ -75,6 +75,7 @@ class Pass:
 
     def __init__(self, model, batch, scale: float):
         self.model, self.scale, self.device = model, scale, batch[0].device.type
+        self.masked = batch[1] is not None
         self.size = int(1.1 * len(batch[2])) if self.device == "cuda" else None
         if self.size is None:
             return
@@ -103,6 +104,8 @@ class Pass:
     def __call__(self, batch) -> Tensor:
         if self.size is None:
             return self.run(batch)
+        if (batch[1] is not None) != self.masked:
+            raise RuntimeError("a batch of this group came with a key mask, or without, unlike the captured one")
         for mine, new in zip(self.static, pad(batch, self.size), strict=True):
             if mine is not None:
                 mine.copy_(new)
@@ -111,6 +114,8 @@ class Pass:
 
 
 # ---- training ----------------------------------------------------------------------------------------------
+
+OPENING = 400  # steps after which a run with a time limit knows how many it can do
 
 
 def optimizers(model, recipe: Recipe) -> list[torch.optim.Optimizer]:
@@ -127,7 +132,7 @@ def optimizers(model, recipe: Recipe) -> list[torch.optim.Optimizer]:
 
 def rate(recipe: Recipe, step: int) -> float:
     """Learning rate at a step: linear warm-up, then a cosine to one hundredth."""
-    progress = step / recipe.steps
+    progress = step / (recipe.horizon if recipe.horizon and step < OPENING else recipe.steps)
     return recipe.lr * min(1.0, (step + 1) / recipe.warmup) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
@@ -157,8 +162,8 @@ def train(
         recipe: what is trained. Its ``steps`` may change: see ``seconds``, and a resumed run goes on with its own.
         out: folder for the checkpoint and, while the run lasts, for its snapshot.
         workers: processes that build training data ahead; 0 builds it in this one.
-        seconds: sets the number of steps once, at step 400, from the speed seen so far; the record holds it, and
-            the same number passed as ``recipe.steps`` repeats the run.
+        seconds: sets the number of steps once, at step 400, from the speed seen so far; the record holds it and the
+            horizon of the learning rate until then, and a recipe with both repeats the run.
         evaluations: how often held-out loss and dev accuracy are measured, evenly spread, the last at the end.
         dev_limit: documents of each dev file for that.
         tasks: tasks whose accuracy is measured.
@@ -176,9 +181,10 @@ def train(
     snapshot, curves, step = out / "snapshot.pt", [], 0
     if snapshot.is_file():
         state = torch.load(snapshot, map_location=device, weights_only=False)
-        if {**state["recipe"], "steps": 0} != {**asdict(recipe), "steps": 0}:
+        unset = {"steps": 0, "horizon": 0}
+        if {**state["recipe"], **unset} != {**asdict(recipe), **unset}:
             raise SystemExit(f"{snapshot} belongs to another recipe; remove it or choose another --out")
-        recipe.steps, seconds = state["recipe"]["steps"], None
+        recipe.steps, recipe.horizon, seconds = state["recipe"]["steps"], state["recipe"]["horizon"], None
         model.load_state_dict(state["model"])
         for opt, saved in zip(opts, state["opts"], strict=True):
             opt.load_state_dict(saved)
@@ -225,10 +231,11 @@ def train(
                 now = time.perf_counter() - begun
                 spent = f"{now:.0f} s, waited {waited:.0f} s"
                 print(f"{recipe.family} {recipe.seed} step {step} loss {losses} {spent}", flush=True)
-                if step == 200:
+                if step == OPENING // 2:
                     start = now
-                elif step == 400 and seconds:
-                    recipe.steps = min(recipe.steps, 400 + 100 * int((seconds - now) / (now - start) * 2))
+                elif step == OPENING and seconds:
+                    fits = OPENING + 100 * max(0, int((seconds - now) / (now - start) * 2))
+                    recipe.horizon, recipe.steps = recipe.steps, min(recipe.steps, fits)
                     print("steps", recipe.steps, flush=True)
             if step in {round(recipe.steps * (i + 1) / evaluations) for i in range(evaluations)}:
                 dev = dict(limit=dev_limit, device=device)
@@ -238,7 +245,7 @@ def train(
                 spent = round(time.perf_counter() - begun)
                 curves.append({"step": step, "seconds": spent, "loss": loss, "accuracy": scores})
                 print(json.dumps(curves[-1]), flush=True)
-            settled = step >= 400 or not seconds  # a snapshot holds the final number of steps
+            settled = step >= OPENING or not seconds  # a snapshot holds the final number of steps
             if settled and time.perf_counter() - last > snapshot_every and step % per_shard == 0:
                 last = time.perf_counter()
                 state = dict(
