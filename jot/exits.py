@@ -252,7 +252,9 @@ class KLASS(ExitRule):
             logits = step.logits if len(mine) == len(step.logits) else step.logits[mine]  # no copy for a single slot
             at = torch.full_like(position, -1)
             past = out[mine]
-            old = step.memory.pop(home, None) if step.index[row] > 0 else None
+            old = step.memory.pop(home, None)
+            if step.index[row] == 0:
+                old = None  # left by the sample that had this slot before
             if old is not None and len(old[0]):
                 found = torch.searchsorted(old[0], position).clamp(max=len(old[0]) - 1)
                 known = old[0][found] == position

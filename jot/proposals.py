@@ -117,19 +117,16 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
 
 def _demote(logits: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """Tokens that may be proposed but rank last: removed after the choice, before the confidence."""
-    if not tokens:
-        return logits
     logits = logits.clone()
     logits[:, list(tokens)] = -torch.inf
     return logits
 
 
-def _rank(logits: Tensor, token: Tensor, config: DecodeConfig) -> tuple[Tensor, Tensor]:
-    """Ranking and probability of the proposed tokens under softmax(logits)."""
+def _rank(logits: Tensor, probs: Tensor, token: Tensor, config: DecodeConfig) -> tuple[Tensor, Tensor]:
+    """Ranking and probability of the proposed tokens under ``probs``, the softmax of ``logits``."""
     late = config.begin_suppress_tokens
-    probs = _demote(logits, late).softmax(-1)
-    if late:
-        probs = probs.nan_to_num(0.0)  # nothing else had survived the truncation
+    if late:  # nan where nothing else had survived the truncation
+        probs = _demote(logits, late).softmax(-1).nan_to_num(0.0)
     likely = confidence(probs, token)
     rule = RANKINGS[config.ranking]
     rank = likely if rule in (None, confidence) else rule(probs, token)
@@ -141,7 +138,10 @@ def _rank(logits: Tensor, token: Tensor, config: DecodeConfig) -> tuple[Tensor, 
 def llada(step: Step, config: DecodeConfig, draws) -> Proposal:
     """LLaDA's rule: Gumbel-perturbed argmax, ranked by the noise-free, un-tempered softmax."""
     token = draws.gumbel(step.logits, config.temperature, step) if config.temperature > 0 else step.top.index
-    parts = [_rank(step.logits[rows], token[rows], config) for rows in slices(step.logits)]
+    parts = []
+    for rows in slices(step.logits):
+        logits = step.logits[rows]
+        parts.append(_rank(logits, logits.softmax(-1), token[rows], config))
     rank, likely = map(torch.cat, zip(*parts, strict=True))
     return Proposal(token, draws.ranks(step) if config.ranking == "random" else rank, likely)
 
@@ -156,8 +156,7 @@ def dream(step: Step, config: DecodeConfig, draws) -> Proposal:
         rank = draws.ranks(step)
     parts = []
     for rows in slices(step.logits):
-        logits, token, here = step.logits[rows], step.top.index[rows], step.none()
-        here[rows] = drawn[rows]
+        logits, token = step.logits[rows], step.top.index[rows]
         if config.temperature > 0:
             logits = logits / config.temperature
         if config.top_p is not None and config.top_p < 1:
@@ -165,9 +164,12 @@ def dream(step: Step, config: DecodeConfig, draws) -> Proposal:
         if config.top_k:
             floor = logits.topk(min(config.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
             logits = logits.masked_fill(logits < floor, -torch.inf)
+        probs = logits.softmax(-1)
         if config.temperature > 0:
-            token = token.masked_scatter(drawn[rows], draws.categorical(logits.softmax(-1)[drawn[rows]], step, here))
-        parts.append((token, *_rank(logits, token, config)))
+            here = step.none()
+            here[rows] = drawn[rows]
+            token = token.masked_scatter(drawn[rows], draws.categorical(probs[drawn[rows]], step, here))
+        parts.append((token, *_rank(logits, probs, token, config)))
     token, own, likely = map(torch.cat, zip(*parts, strict=True))
     return Proposal(token, own if rank is None else rank, likely)
 

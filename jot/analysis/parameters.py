@@ -13,15 +13,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from jot.errors import UserError
+from jot.models import home
 
 
 class NotebookError(UserError):
     """A user's mistake inside a notebook: shown as its one sentence, without a traceback."""
-
-
-def home() -> Path:
-    """The checkout that holds ``notebooks/`` and ``data/``: the package's parent folder, or ``$JOT_HOME``."""
-    return Path(os.environ.get("JOT_HOME") or Path(__file__).resolve().parents[2])
 
 
 class Parameter(NamedTuple):

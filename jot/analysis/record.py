@@ -64,13 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from jot.harness import evaluate
     from jot.models import load
 
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
     most = limits(options.limit)
     if unknown := sorted(most.keys() - {"", *options.tasks}):
         raise UserError(f"--limit names the task {unknown[0]!r}, which is not among {', '.join(options.tasks)}")
     if options.threads is not None and options.threads < 1:
         raise UserError(f"--threads {options.threads} must be at least 1")
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     for name in options.models:
         model_class(name)
     roles = ("dev", "test") if options.split == "both" else (options.split,)
