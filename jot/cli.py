@@ -1,5 +1,5 @@
-"""The command line: `jot evaluate`, `jot decode`, `jot tasks`, `jot notebook`, `jot record`,
-`jot paper`, `jot figures`.
+"""The command line: `jot evaluate`, `jot decode`, `jot tasks`, `jot cells`, `jot run`, `jot pack`,
+`jot notebook`, `jot paper`, `jot figures`.
 
 A mistake in the input ends with one sentence on stderr and exit code 2; an interrupted run with 130.
 """
@@ -71,6 +71,28 @@ def _parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("tasks", help="list the tasks")
     listing.set_defaults(run=_tasks)
 
+    listed = commands.add_parser("cells", help="list the cells of parameter grids")
+    listed.add_argument("grids", nargs="+", metavar="GRID", help="YAML files, as in notebooks/grids")
+    listed.add_argument("--store", default="results/records", help="named in the printed lines (default %(default)s)")
+    listed.set_defaults(run=_cells)
+
+    grid = commands.add_parser("run", help="decode the cells of parameter grids, resumably")
+    grid.add_argument("grids", nargs="+", metavar="GRID", help="YAML files, as in notebooks/grids")
+    grid.add_argument("--store", default="results/records", help="folder of the records (default %(default)s)")
+    grid.add_argument("--workers", type=int, default=1, help="processes; they share the GPUs (default 1)")
+    grid.add_argument("--slots", type=int, default=16, help="rows of a batch (default 16; 1 for timings)")
+    grid.add_argument("--limit", type=int, help="at most so many documents a cell")
+    grid.add_argument("--seconds", type=float, help="begin no further cell after so long")
+    grid.add_argument("--device", help="cpu, cuda or cuda:N (default: CUDA where there is one)")
+    grid.set_defaults(run=_run)
+
+    packing = commands.add_parser("pack", help="pack a store into few Parquet files")
+    packing.add_argument("store")
+    packing.add_argument("folder", help="where they go; Parquet files there are replaced")
+    packing.add_argument("--traces", action="store_true", help="keep the traces")
+    packing.add_argument("--workers", type=int, default=1, help="processes (default 1)")
+    packing.set_defaults(run=_pack)
+
     for name, words in NOTEBOOK_COMMANDS.items():
         commands.add_parser(name, help=words, add_help=False)
     return parser
@@ -79,18 +101,17 @@ def _parser() -> argparse.ArgumentParser:
 NOTEBOOK_COMMANDS = {
     "notebook": "run one notebook with parameters, checked before its kernel starts",
     "paper": "execute the notebooks from the recorded runs and decode a sample of those runs again",
-    "record": "decode the cells behind the notebooks, resumably, and pack them",
     "figures": "execute the notebooks in place and redraw figures/ from the recorded runs",
 }
 
 
 def _notebooks(command: str, rest: Sequence[str]) -> int:
     """Hand the rest of the line to the notebook tooling, which has parsers of its own."""
-    from jot.analysis import notebooks, paper, record
+    from jot.analysis import notebooks, paper
 
     if command == "notebook":
         return notebooks.main(["run", *rest])
-    return {"paper": paper.main, "figures": paper.figures, "record": record.main}[command](list(rest))
+    return {"paper": paper.main, "figures": paper.figures}[command](list(rest))
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -161,6 +182,49 @@ def _tasks(options: argparse.Namespace) -> None:
         print(f"{task.name:<{width}}  {task.summary}; {task.length} tokens; {splits} ({source}{note})")
 
 
+def _points(options: argparse.Namespace) -> list:
+    from jot.grid import read_all
+
+    points = read_all(options.grids)
+    if not points:
+        raise UserError(f"{' '.join(options.grids)}: no cells")
+    return points
+
+
+def _cells(options: argparse.Namespace) -> None:
+    for point in _points(options):
+        print(point.command(options.store))
+
+
+def _run(options: argparse.Namespace) -> int:
+    import dataclasses
+
+    from jot.records import take
+    from jot.run import run
+    from jot.store import writable
+
+    for name in ("workers", "slots"):
+        if getattr(options, name) < 1:
+            raise UserError(f"--{name} {getattr(options, name)} must be at least 1")
+    take([], options.limit)
+    points = _points(options)
+    if options.limit:
+        points = [dataclasses.replace(p, limit=min(p.limit or options.limit, options.limit)) for p in points]
+    writable(options.store)
+    rows = run(points, options.store, workers=options.workers, device=options.device, slots=options.slots,
+               seconds=options.seconds, say=lambda line: print(line, flush=True))  # fmt: skip
+    failed = sum(bool(row["error"]) for row in rows)
+    left = len(points) - len(rows)
+    print(f"{len(rows) - failed} of {len(points)} cells done, {failed} failed, {left} not begun; {options.store}/summary.csv")
+    return 1 if failed else 0
+
+
+def _pack(options: argparse.Namespace) -> None:
+    from jot.packed import pack
+
+    print(f"packed into {pack(options.store, options.folder, options.traces, options.workers)}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -169,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _notebooks(words[0], words[1:]) or 0
         else:
             options = _parser().parse_args(words)
-            options.run(options)
+            return options.run(options) or 0
     except UserError as error:
         print(f"jot: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

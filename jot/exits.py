@@ -86,6 +86,8 @@ class JoT(ExitRule):
         spatial: False holds tau_i at ``tau_max`` everywhere.
         combine: "or" as in the paper's implementation note, "after_exit" as in its algorithm 1.
         block_start: under a cache on Dream, exit from the full forward that opens a block too.
+        sample: exits commit the proposal, a draw at a temperature above 0, in place of the argmax. Not in the
+            paper: it lets sampled text be compared under one policy.
     """
 
     tau_max: float = 90.0
@@ -95,7 +97,12 @@ class JoT(ExitRule):
     spatial: bool = True
     combine: str = "or"
     block_start: bool = False
+    sample: bool = False
     name: ClassVar[str] = "jot"
+
+    @property
+    def takes(self) -> str:
+        return "proposal" if self.sample else "argmax"
 
     def __post_init__(self):
         number("jot", "tau_max", self.tau_max, low=1)

@@ -7,16 +7,18 @@ stand side by side and compress against each other.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from jot.errors import UserError
-from jot.records import FIELDS, TRACE, Cell, Recorded, load_store, natural, plain
+from jot.records import FIELDS, TRACE, Cell, Recorded, load_store, metas, natural, plain
 
 _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "forwards_suffix",
              "forwards_block",
@@ -26,7 +28,10 @@ _TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "thres
 
 
 def pack(
-    stores: str | os.PathLike | Iterable[str | os.PathLike], folder: str | os.PathLike, traces: bool = False
+    stores: str | os.PathLike | Iterable[str | os.PathLike],
+    folder: str | os.PathLike,
+    traces: bool = False,
+    workers: int = 1,
 ) -> Path:
     """Packs every cell of one or more stores into `folder`; returns the manifest's path.
 
@@ -34,32 +39,45 @@ def pack(
         stores: live or packed stores; a cell that occurs twice must hold the same samples.
         folder: where the Parquet files and `manifest.json` go; older ones there are replaced.
         traces: keep the per-position traces where they were recorded.
+        workers: processes.
     """
-    cells: dict[str, Recorded] = {}
-    for store in [stores] if isinstance(stores, (str, os.PathLike)) else stores:
-        for cell_id, recorded in load_store(store).items():
-            old = cells.setdefault(cell_id, recorded)
-            if old is not recorded and list(old.frame["generated"]) != list(recorded.frame["generated"]):
-                raise UserError(f"two stores hold the cell {cell_id} with different samples; pack one of them")
-    groups: dict[str, list[str]] = {}
-    for cell_id, (meta, _) in sorted(cells.items()):
-        config = meta["config"]
-        name = ".".join(re.sub(r"[^A-Za-z0-9-]+", "_", str(config.get(k))) for k in ("model", "task", "split"))
-        groups.setdefault(f"{name}.parquet", []).append(cell_id)
+    stores = [Path(store) for store in ([stores] if isinstance(stores, (str, os.PathLike)) else stores)]
+    groups: dict[str, set[str]] = {}
+    for store in stores:
+        for cell_id, meta in metas(store).items():
+            words = (str(meta["config"].get(key)) for key in ("model", "task", "split"))
+            name = ".".join(re.sub(r"[^A-Za-z0-9-]+", "_", word) for word in words)
+            groups.setdefault(f"{name}.parquet", set()).add(cell_id)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, members in groups.items():
-        _write(folder / name, [cells[cell_id].frame for cell_id in members], traces)
-    manifest = {}
-    for name, members in groups.items():
-        for cell_id in members:
-            manifest[cell_id] = {**cells[cell_id].meta, "file": name}
+    jobs = [(stores, sorted(members), folder / name, traces) for name, members in groups.items()]
+    if workers == 1:
+        parts = [_pack(*job) for job in jobs]
+    else:
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+            parts = list(pool.map(_pack, *zip(*jobs, strict=True)))
+    manifest = {cell_id: meta for part in parts for cell_id, meta in part.items()}
     for path in folder.glob("*.parquet"):
         if path.name not in groups:
             path.unlink()
     target = folder / "manifest.json"
-    target.write_text(json.dumps({"cells": plain(manifest)}, indent=1) + "\n")
+    target.write_text(json.dumps({"cells": plain(dict(sorted(manifest.items())))}, indent=1) + "\n")
     return target
+
+
+def _pack(stores: list[Path], members: list[str], path: Path, traces: bool) -> dict[str, dict]:
+    """One file of the pack; returns its part of the manifest."""
+    cells: dict[str, Recorded] = {}
+    for store in stores:
+        for cell_id, recorded in load_store(store, members).items():
+            old = cells.setdefault(cell_id, recorded)
+            if old is not recorded and [list(t) for t in old.frame["generated"]] != [
+                list(t) for t in recorded.frame["generated"]
+            ]:
+                raise UserError(f"two stores hold the cell {cell_id} with different samples; pack one of them")
+    cells = {cell_id: cell for cell_id, cell in sorted(cells.items()) if len(cell.frame)}
+    _write(path, [cell.frame for cell in cells.values()], traces)
+    return {cell_id: {**cell.meta, "file": path.name} for cell_id, cell in cells.items()}
 
 
 def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
@@ -97,32 +115,45 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
     )  # fmt: skip
 
 
-def load_packed(folder: str | os.PathLike) -> dict[str, Recorded]:
-    """Every cell of a packed folder, by cell id; `generated` and traces are numpy arrays."""
-    folder = Path(folder)
+def read_manifest(folder: Path) -> dict[str, dict]:
+    """The manifest of a packed folder: configuration, totals and file of every cell.
+
+    Raises:
+        UserError: it cannot be read, or a configuration in it was edited.
+    """
     try:
         manifest = json.loads((folder / "manifest.json").read_text())["cells"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        keys = {cell_id: Cell(meta["config"]).key for cell_id, meta in manifest.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / 'manifest.json'} cannot be read ({error}); restore it") from error
+    for cell_id, key in keys.items():
+        if key != cell_id[-10:]:
+            raise UserError(f"the configuration of {cell_id} in {folder / 'manifest.json'} was edited; restore it")
+    return manifest
+
+
+def load_packed(folder: str | os.PathLike, wanted: Mapping[str, dict] | None = None) -> dict[str, Recorded]:
+    """The cells ``wanted`` (part of the manifest) of a packed folder, or all, by cell id.
+
+    ``generated`` and traces are numpy arrays.
+    """
+    folder = Path(folder)
     frames: dict[str, pd.DataFrame] = {}
     cells = {}
-    for cell_id, meta in manifest.items():
+    for cell_id, meta in (read_manifest(folder) if wanted is None else wanted).items():
         name = meta["file"]
         if name not in frames:
             try:
-                frames[name] = pd.read_parquet(folder / name)
+                frames[name] = dict(list(pd.read_parquet(folder / name).groupby("cell")))
             except Exception as error:  # pyarrow raises types of its own for a damaged file
                 raise UserError(
                     f"{folder / name} cannot be read ({type(error).__name__}: {error}); restore it"
                 ) from error
-        key = Cell(meta["config"]).key
-        if key != cell_id[-10:]:
-            raise UserError(f"the configuration of {cell_id} in {folder / 'manifest.json'} was edited; restore it")
-        frame = frames[name]
-        frame = frame[frame["cell"] == key].reset_index(drop=True)
+        frame = frames[name].get(cell_id[-10:])
+        if (found := 0 if frame is None else len(frame)) != (count := meta["totals"]["samples"]):
+            raise UserError(f"{folder / name} has {found} samples of {cell_id}, the manifest {count}; restore it")
+        frame = frame.reset_index(drop=True)
         frame["score"] = frame["score"].astype("float64")
-        if len(frame) != (count := meta["totals"]["samples"]):
-            raise UserError(f"{folder / name} has {len(frame)} samples of {cell_id}, the manifest {count}; restore it")
         empty = [c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()]
         cells[cell_id] = Recorded({k: v for k, v in meta.items() if k != "file"}, frame.drop(columns=empty))
     return cells

@@ -248,34 +248,49 @@ def read_cell(path: str | os.PathLike) -> pd.DataFrame:
     return rows.frame()
 
 
-def load_store(folder: str | os.PathLike) -> dict[str, Recorded]:
-    """Every cell of a live store, or of a folder of packed records, by cell id.
+def metas(folder: str | os.PathLike) -> dict[str, dict]:
+    """Configuration and totals of every cell of a live store or a folder of packed records, by cell id; no samples.
 
     Raises:
-        UserError: nothing there, an edited configuration, a corrupt line.
+        UserError: nothing there, or an edited configuration.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"there is no store at {folder}; give a folder that `jot evaluate` has written")
     if (folder / "manifest.json").is_file():
-        from jot.packed import load_packed
+        from jot.packed import read_manifest
 
-        return load_packed(folder)
-    cells = {}
-    for path in sorted(folder.glob("*.json")):
-        if CELL_FILE.search(path.name):
-            meta = read_meta(path)
-            rows = Rows(folder, meta["cell"])
-            rows.refresh()
-            # The file's totals are those of the last run that ended in order.
-            cells[meta["cell"]] = Recorded(meta | {"totals": totals(rows.rows.values())}, rows.frame())
+        return read_manifest(folder)
+    found = {path.stem: read_meta(path) for path in sorted(folder.glob("*.json")) if CELL_FILE.search(path.name)}
     for path in folder.glob("*.jsonl"):
-        if path.name.split(".")[0] not in cells:
+        if path.name.split(".")[0] not in found:
             raise UserError(
                 f"{path} has no {path.name.split('.')[0]}.json beside it; restore that file or move the records away"
             )
-    if not cells:
+    if not found:
         raise UserError(f"there are no records in {folder}; give a folder that `jot evaluate` has written")
+    return found
+
+
+def load_store(folder: str | os.PathLike, only: Iterable[str] | None = None) -> dict[str, Recorded]:
+    """Every cell of a live store, or of a folder of packed records, by cell id; or of those in ``only``.
+
+    Raises:
+        UserError: nothing there, an edited configuration, a corrupt line.
+    """
+    folder = Path(folder)
+    known = metas(folder)
+    wanted = known if only is None else {cell_id: known[cell_id] for cell_id in only if cell_id in known}
+    if (folder / "manifest.json").is_file():
+        from jot.packed import load_packed
+
+        return load_packed(folder, wanted)
+    cells = {}
+    for cell_id, meta in wanted.items():
+        rows = Rows(folder, cell_id)
+        rows.refresh()
+        # The file's totals are those of the last run that ended in order.
+        cells[cell_id] = Recorded(meta | {"totals": totals(rows.rows.values())}, rows.frame())
     return cells
 
 

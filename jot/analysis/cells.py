@@ -16,7 +16,8 @@ from jot.tasks import TASKS as TASK_TABLE
 
 TAUS = (10, 30, 60, 90, 120, 150)  # the grid of the paper's threshold ablations
 DEFAULT_TAU = {"dream": 90, "llada": 30}
-STANDARD_JOT = {"tau_min": 1, "gamma": 0.5, "window": 8, "spatial": True, "combine": "or"}
+STANDARD_JOT = {"tau_min": 1, "gamma": 0.5, "window": 8, "spatial": True, "combine": "or", "block_start": False,
+                "sample": False}  # fmt: skip
 MODELS = ("pocket-dream", "pocket-llada")  # the paper's order: Dream first
 TASKS = ("pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag", "pocket_humaneval")
 PLANNED = {"pocket_gsm8k": 2000, "pocket_mmlu": 2000, "pocket_hellaswag": 2000, "pocket_humaneval": 1000}
