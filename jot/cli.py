@@ -215,7 +215,8 @@ def _run(options: argparse.Namespace) -> int:
                seconds=options.seconds, say=lambda line: print(line, flush=True))  # fmt: skip
     failed = sum(bool(row["error"]) for row in rows)
     left = len(points) - len(rows)
-    print(f"{len(rows) - failed} of {len(points)} cells done, {failed} failed, {left} not begun; {options.store}/summary.csv")
+    print(f"{len(rows) - failed} of {len(points)} cells done, {failed} failed, {left} not begun")
+    print(f"summary: {options.store}/summary.csv")
     return 1 if failed else 0
 
 

@@ -39,6 +39,16 @@ class Point:
     trace: bool = False
     store: str = ""
 
+    @classmethod
+    def of(cls, model: str, task: str, method: str, split: str = "test", seed: int = 0, **settings: object) -> Point:
+        """A point from keyword settings."""
+        return cls(model, task, method, split, tuple(sorted(settings.items())), seed)
+
+    @property
+    def params(self) -> dict[str, object]:
+        """The settings, as ``evaluate`` takes them."""
+        return dict(self.settings)
+
     @property
     def own_split(self) -> str:
         """The task's name for the split: "test" stands for its first, "dev" for its second."""

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -135,25 +136,25 @@ def read_manifest(folder: Path) -> dict[str, dict]:
 def load_packed(folder: str | os.PathLike, wanted: Mapping[str, dict] | None = None) -> dict[str, Recorded]:
     """The cells ``wanted`` (part of the manifest) of a packed folder, or all, by cell id.
 
-    ``generated`` and traces are numpy arrays.
+    A cell's samples are read when they are first looked at; ``generated`` and traces are numpy arrays.
     """
     folder = Path(folder)
-    frames: dict[str, pd.DataFrame] = {}
-    cells = {}
-    for cell_id, meta in (read_manifest(folder) if wanted is None else wanted).items():
-        name = meta["file"]
-        if name not in frames:
-            try:
-                frames[name] = dict(list(pd.read_parquet(folder / name).groupby("cell")))
-            except Exception as error:  # pyarrow raises types of its own for a damaged file
-                raise UserError(
-                    f"{folder / name} cannot be read ({type(error).__name__}: {error}); restore it"
-                ) from error
-        frame = frames[name].get(cell_id[-10:])
-        if (found := 0 if frame is None else len(frame)) != (count := meta["totals"]["samples"]):
-            raise UserError(f"{folder / name} has {found} samples of {cell_id}, the manifest {count}; restore it")
-        frame = frame.reset_index(drop=True)
-        frame["score"] = frame["score"].astype("float64")
-        empty = [c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()]
-        cells[cell_id] = Recorded({k: v for k, v in meta.items() if k != "file"}, frame.drop(columns=empty))
-    return cells
+    manifest = read_manifest(folder) if wanted is None else wanted
+    if missing := sorted({meta["file"] for meta in manifest.values() if not (folder / meta["file"]).is_file()}):
+        raise UserError(f"{folder / missing[0]} is not there, though the manifest names it; restore it")
+    return {
+        cell_id: Recorded({k: v for k, v in meta.items() if k != "file"}, partial(_read, folder, cell_id, meta))
+        for cell_id, meta in manifest.items()
+    }
+
+
+def _read(folder: Path, cell_id: str, meta: Mapping) -> pd.DataFrame:
+    path = folder / meta["file"]
+    try:
+        frame = pd.read_parquet(path, filters=[("cell", "=", cell_id[-10:])])
+    except Exception as error:  # pyarrow raises types of its own for a damaged file
+        raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
+    if len(frame) != (count := meta["totals"]["samples"]):
+        raise UserError(f"{path} has {len(frame)} samples of {cell_id}, the manifest {count}; restore it")
+    frame["score"] = frame["score"].astype("float64")
+    return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])

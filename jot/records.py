@@ -17,11 +17,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -55,7 +54,8 @@ def plain(value):
     raise TypeError(f"a configuration holds JSON values only, not {type(value).__name__}")
 
 
-def _on(parameters: Mapping) -> dict:
+def on(parameters: Mapping) -> dict:
+    """The parameters that are on: those that are None, False or empty leave no trace."""
     return {k: v for k, v in parameters.items() if v is not None and v is not False and v != () and v != []}
 
 
@@ -68,7 +68,7 @@ class Cell:
     @property
     def _hashed(self) -> dict:
         # A parameter that is off leaves no trace in the id, so one added later does not orphan older records.
-        off = {key: _on(self.config[key]) for key in ("method", "decode") if key in self.config}
+        off = {key: on(self.config[key]) for key in ("method", "decode") if key in self.config}
         return {**self.config, **off}
 
     @cached_property
@@ -128,13 +128,27 @@ def take(ids: Sequence[str], limit: int | None = None, subjects: Sequence[str] |
 # ---------------------------------------------------------------- reading
 
 
-class Recorded(NamedTuple):
-    """A cell as read back: `meta` as in `<cell>.json` (cell, config, versions, hardware, totals) and its
-    samples.
-    """
+class Recorded:
+    """One cell: what its `<cell>.json` says, and its samples, one row each, read when they are first looked at."""
 
-    meta: dict
-    frame: pd.DataFrame
+    def __init__(self, meta: dict, frame: pd.DataFrame | Callable[[], pd.DataFrame]) -> None:
+        self.meta = meta
+        if isinstance(frame, pd.DataFrame):
+            self.frame = frame
+        else:
+            self._read = frame
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        return self._read()
+
+    @property
+    def n(self) -> int:
+        """Samples; known without reading them."""
+        return len(self.frame) if "frame" in self.__dict__ else self.meta["totals"]["samples"]
+
+    def __iter__(self):
+        return iter((self.meta, self.frame))
 
 
 class _Part:

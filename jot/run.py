@@ -16,8 +16,10 @@ import torch
 from jot.errors import UserError
 from jot.grid import Point
 
-COLUMNS = ("cell", "model", "task", "split", "method", "settings", "seed", "n", "score", "speedup", "decoded", "seconds",
-           "error")  # fmt: skip
+COLUMNS = (
+    "cell", "model", "task", "split", "method", "settings", "seed", "n", "score", "speedup", "decoded", "seconds",
+    "error",
+)  # fmt: skip
 Say = Callable[[str], None]
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jot.errors import UserError
-from jot.records import Recorded, plain
+from jot.grid import Point
+from jot.records import Recorded, on, plain
 from jot.tasks import TASKS as TASK_TABLE
 
 TAUS = (10, 30, 60, 90, 120, 150)  # the grid of the paper's threshold ablations
@@ -43,7 +44,7 @@ class Cell(NamedTuple):
 
     @property
     def n(self) -> int:
-        return len(self.recorded.frame)
+        return self.recorded.n
 
     def column(self, name: str) -> np.ndarray:
         """One field of every sample, float64 of shape (n,), ordered by document."""
@@ -102,6 +103,36 @@ def is_standard(config: Mapping) -> bool:
     return _agrees(config.get("decode") or {}, standard) and (
         method_name(config) != "jot" or _agrees(method_params(config), STANDARD_JOT)
     )
+
+
+@cache
+def resolved(point: Point) -> tuple[dict, dict]:
+    """Method and decoding parameters that ``evaluate`` would record for a point, those that are off left out."""
+    from jot import settings
+    from jot.models import FAMILIES
+
+    chosen = settings.parse(point.method, point.params)
+    name = family({"model": point.model})
+    model = next(model for _, model, _ in FAMILIES.values() if model.family == name)
+    rule = settings.build_method(point.method, name, chosen)
+    decode = dataclasses.asdict(settings.build_decode(model, chosen, TASK_TABLE.get(point.task), method=point.method))
+    return on(plain(settings.describe(rule))), on(plain({k: v for k, v in decode.items() if k != "seed"}))
+
+
+def lookup(records: Records, point: Point) -> Cell | None:
+    """The recorded cell of exactly a point's resolved configuration, or None; ``limit`` and ``trace`` play no part."""
+    method, decode = resolved(point)
+    for cell in map(Cell._make, records.items()):
+        config = cell.config
+        if (
+            (config["model"], config["task"], config["split"], config.get("seed") or 0)
+            == (short(point.model), point.task, point.own_split, point.seed)
+            and on(plain(config["method"])) == method
+            and on(plain(config["decode"])) == decode
+            and cell.n
+        ):
+            return cell
+    return None
 
 
 def find(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
+
+import pandas as pd
 
 from jot.analysis.cells import DEFAULT_TAU, STANDARD_JOT, TAUS, Records, family, short, split_of
 from jot.analysis.display import Note
 from jot.analysis.parameters import NotebookError, home
 from jot.errors import UserError
+from jot.grid import Point
 from jot.records import Recorded, load_store, take
 from jot.tasks import TASKS, read_jsonl, split_file
 
@@ -63,7 +67,7 @@ def main_cells(models: Iterable[str], tasks: Iterable[str], methods: Iterable[st
             yield from dict.fromkeys(wanted)
 
 
-def gpu_hours(wanted: Iterable[Wanted], limit: int | None) -> float:
+def gpu_hours(wanted: Iterable[Wanted | Point], limit: int | None) -> float:
     """H100 hours of the full-size cells at full decoding's steps, an upper bound; packaged models count 0."""
     forwards = 0
     for cell in wanted:
@@ -88,16 +92,25 @@ def first(found: Records, limit: int | None) -> Records:
     if limit is None:
         return found
     orders: dict[tuple[str, str], list[str]] = {}
+
+    def cut(recorded: Recorded) -> pd.DataFrame:
+        key = recorded.meta["config"]["task"], recorded.meta["config"]["split"]
+        ids = orders.setdefault(key, order(*key, recorded.frame["doc_id"]))
+        return recorded.frame[recorded.frame["doc_id"].isin(ids[:limit])].reset_index(drop=True)
+
+    most: dict[str, int] = {}
+    for recorded in found.values():
+        task = recorded.meta["config"]["task"]
+        most[task] = max(most.get(task, 0), recorded.n)
+    if short := [task for task, n in most.items() if limit > n]:
+        raise NotebookError(
+            f"limit={limit} is above the {most[short[0]]} recorded documents of {short[0]}; use at most "
+            f"{most[short[0]]}"
+        )
     kept = {}
-    for name, (meta, frame) in found.items():
-        key = meta["config"]["task"], meta["config"]["split"]
-        ids = orders.setdefault(key, order(*key, frame["doc_id"]))
-        if limit > len(frame):
-            raise NotebookError(
-                f"limit={limit} is above the {len(frame)} recorded documents of {key[0]} ({key[1]}); "
-                f"use at most {len(frame)}"
-            )
-        kept[name] = Recorded(meta, frame[frame["doc_id"].isin(ids[:limit])].reset_index(drop=True))
+    for name, recorded in found.items():
+        meta = recorded.meta | {"totals": {**recorded.meta["totals"], "samples": min(limit, recorded.n)}}
+        kept[name] = Recorded(meta, partial(cut, recorded))
     return kept
 
 
@@ -107,7 +120,7 @@ def _announce(text: str) -> None:
     display(Note(text))
 
 
-def load(p: SimpleNamespace, wanted: Iterable[Wanted]) -> Records:
+def load(p: SimpleNamespace, wanted: Iterable[Wanted | Point]) -> Records:
     """The rows that a notebook with the parameters ``p`` shows.
 
     ``source="recorded"`` reads the records and decodes nothing; ``source="live"`` decodes what the store
@@ -125,7 +138,7 @@ def load(p: SimpleNamespace, wanted: Iterable[Wanted]) -> Records:
             decode(cell, place, limit=p.limit, seed=p.seed, device=p.device, dtype=p.dtype, data=p.data)
     found = {k: r for k, r in recorded(place).items() if r.meta["config"]["dtype"] == p.dtype}
     for key in ("model", "task"):
-        known = sorted({meta["config"][key] for meta, _ in found.values()})
+        known = sorted({recorded.meta["config"][key] for recorded in found.values()})
         for name in dict.fromkeys(short(getattr(cell, key)) for cell in wanted):
             if name not in known:
                 there = ", ".join(known) or "none"
@@ -135,7 +148,7 @@ def load(p: SimpleNamespace, wanted: Iterable[Wanted]) -> Records:
     return first(found, p.limit)
 
 
-def decode(cell: Wanted, store: str | Path, **how) -> None:
+def decode(cell: Wanted | Point, store: str | Path, **how) -> None:
     """Decode what ``store`` lacks of a cell, through the resumable ``jot.harness.evaluate``.
 
     Scoring a full-size model on HumanEval runs its code, in a sandbox; ``HF_ALLOW_CODE_EVAL=1`` consents.
@@ -143,6 +156,8 @@ def decode(cell: Wanted, store: str | Path, **how) -> None:
     from jot.harness import evaluate
 
     how |= {"split": split_of(cell.task, cell.split), "store": store, **cell.params}
+    if isinstance(cell, Point):
+        how |= {"seed": cell.seed, "trace": cell.trace, "split": cell.own_split}
     consent = os.environ.get("HF_ALLOW_CODE_EVAL") == "1"
     try:
         evaluate(cell.model, cell.task, cell.method, allow_code_execution=consent, **how)
