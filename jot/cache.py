@@ -40,10 +40,12 @@ class View:
         length: columns of the canvas that may be attended to.
         positions: canvas position of each query, ``[batch, queries]``; ``length`` and above is padding. None stands
             for a full forward.
+        straight: whether ``pick`` counts 0, 1, ..., so that no slot need be copied to be read.
     """
 
-    def __init__(self, cache: KVCache, pick: Tensor, length: int, positions: Tensor | None = None):
+    def __init__(self, cache: KVCache, pick: Tensor, length: int, positions: Tensor | None = None, straight=False):
         self.cache, self.pick, self.length = cache, pick, length
+        self.rows = slice(0, len(pick)) if straight else pick
         self.positions = None if positions is None else positions.clamp(max=length - 1)
         self.target = None if positions is None else torch.where(positions < length, positions, cache.width)
 
@@ -51,9 +53,8 @@ class View:
         """Store this forward's keys and values; returns those of the whole canvas."""
         keys, values = self.cache.buffers(layer, key)
         if self.target is None:
-            keys[self.pick, :, : self.length], values[self.pick, :, : self.length] = key, value
+            keys[self.rows, :, : self.length], values[self.rows, :, : self.length] = key, value
             return key, value
-        at = self.target[:, None, :, None].expand_as(key)
-        keys[self.pick] = keys[self.pick].scatter(2, at, key)
-        values[self.pick] = values[self.pick].scatter(2, at, value)
-        return keys[self.pick, :, : self.length], values[self.pick, :, : self.length]
+        slot = self.pick[:, None]
+        keys[slot, :, self.target], values[slot, :, self.target] = key.transpose(1, 2), value.transpose(1, 2)
+        return keys[self.rows, :, : self.length], values[self.rows, :, : self.length]

@@ -6,6 +6,7 @@ schedule choose its share, and commits the union.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +20,11 @@ from jot.config import DecodeConfig, check_prompt, check_tokens
 from jot.errors import UserError
 from jot.exits import FullDecoding
 from jot.models.base import DiffusionModel
-from jot.proposals import PROPOSALS, KeyedDraws, choose, sample_key
+from jot.proposals import PROPOSALS, KeyedDraws, committed, sample_key, scheduled
 from jot.schedules import SCHEDULES
 from jot.step import Step
 
+LOG = logging.getLogger("jot")
 SCHEDULED, EXITED = 1, 2  # bits of Trace.rule
 KINDS = {None: "full", "prefix": "suffix", "dual": "block"}  # forwards by the part of the canvas they run on
 
@@ -105,7 +107,7 @@ class _Loop:
         self.banned = sorted({model.mask_id, *config.suppress_tokens})
         self.head_dtype = getattr(torch, config.head_dtype)
         self.cache = KVCache(slots, width) if config.cache else None
-        self.memory: dict = {}
+        self.memory: dict = {"shape": (slots, width)}
 
     def fill(self, s: int, key: int | str, prompt: list[int]) -> None:
         """Start a sample in slot ``s``: prompt, then the masks, then padding that the key mask hides."""
@@ -169,7 +171,7 @@ class _Loop:
         begun = time.perf_counter()
         config, slots = self.config, [self.slots[s] for s in group]
         step, edges = self.read(group, slots, whole)
-        if step.top.first.isnan().any():
+        if step.top.total.isnan().any():
             raise UserError(f"the model's logits are not numbers in {self.model.dtype}; use bfloat16 or float32")
         step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
         exits, threshold = self.method(step)
@@ -178,10 +180,9 @@ class _Loop:
             chosen = step.in_block & (step.position == edges[step.slot, 0])
             exits = exits if self.method.block_start else step.none()
         else:
-            chosen = self.scheduled(step, slots, exits)
+            chosen = scheduled(step, self.method, config, self.draws, exits, slots[0].plan.dtype.kind == "f")
         commit = exits | chosen
-        drawn = self.method.takes == "proposal"
-        token = torch.where(exits & (not drawn) | self.method.greedy, step.top.index, step.proposal.token)
+        token = committed(step, self.method, exits)
         self.canvas[step.homes[step.slot[commit]], step.position[commit]] = token[commit]
 
         if self.want_trace:
@@ -217,7 +218,7 @@ class _Loop:
                 size = int((stop - edges[:, 0]).max())
                 within = edges[:, :1] + torch.arange(size, device=device)
                 within = torch.where(within < stop[:, None], within, width)
-            view = View(self.cache, pick, width, within)
+            view = View(self.cache, pick, width, within, straight=group == list(range(len(group))))
         equal = len({slot.prompt for slot in slots}) == 1
         logits = self.predict(canvas, None if equal else inside, pick, row, position, view)
         plans = [slot.plan[min(slot.index, len(slot.plan) - 1)] for slot in slots]
@@ -229,19 +230,6 @@ class _Loop:
             end=end, homes=pick, whole=whole, steps=config.steps, memory=self.memory,
         )  # fmt: skip
         return step, edges
-
-    def scheduled(self, step: Step, slots: list[_Slot], exits: Tensor) -> Tensor:
-        """The rows that the transfer schedule reveals, given what exits."""
-        left = torch.bincount(step.slot[step.in_block], minlength=len(slots))
-        fraction = slots[0].plan.dtype.kind == "f"
-        quota = (left * step.share).long() if fraction else torch.minimum(step.share.long(), left)
-        candidate = step.in_block
-        if self.method.combine == "after_exit":
-            candidate = candidate & ~exits
-        elif self.method.combine == "instead":
-            resting = torch.bincount(step.slot[exits], minlength=len(slots)) > 0
-            candidate = candidate & ~resting[step.slot]
-        return choose(step, self.config, self.draws, step.proposal.rank, quota, candidate)
 
     def predict(self, canvas, key_mask, pick, row, position, view) -> Tensor:
         """float32 logits of the asked rows, guided if asked for, with the banned tokens removed."""
@@ -315,6 +303,14 @@ def decode_stream(
     prompts.sort(key=lambda sample: -len(sample[1]))
     slots = min(slots, len(prompts))
     width = len(prompts[0][1]) + config.length
+    from jot import fast  # not at the top: it is built on this module
+
+    reason = fast.refusal(model, config, method, slots, trace, draws)
+    if reason is None:
+        yield from fast.stream(model, config, method, slots, width, prompts)
+        return
+    if reason not in ("JOT_FAST=0", "no CUDA device"):
+        LOG.info("%s runs in the plain loop: %s", method.name, reason)
     loop = _Loop(model, config, method, slots, width, trace, draws or KeyedDraws())
     yield from loop.run(iter(prompts))
 

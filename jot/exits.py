@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from jot.errors import UserError
-from jot.kernels import slices
-from jot.schedules import highest, ranks
+from jot.kernels import divergence
+from jot.previous import Previous
+from jot.schedules import count, highest, ranks
 from jot.step import Step
 
 
@@ -188,10 +189,10 @@ class Prophet(ExitRule):
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         inside = step.at(self.region_of(step.masks, step.prompt, step.end))
-        slots, counted = len(step.masks), step.slot[inside]
+        slots, gap = len(step.masks), step.top.gap.double()
         total = torch.zeros(slots, dtype=torch.float64, device=inside.device)
-        total.index_add_(0, counted, step.top.gap[inside].double())
-        mean = total / torch.bincount(counted, minlength=slots)  # nan where the region is empty: never fires
+        total.index_add_(0, step.slot, torch.where(inside, gap, 0.0))
+        mean = total / count(step.slot, inside, slots)  # nan where the region is empty: never fires
         share = (step.index + 1) / step.steps
         bar = torch.where(share < 0.33, self.early, torch.where(share < 0.67, self.mid, self.late))
         fires = (mean >= bar) & step.whole
@@ -239,47 +240,22 @@ class KLASS(ExitRule):
             if getattr(self, field) not in known:
                 raise UserError(f"klass: {field}={getattr(self, field)!r} must be one of {', '.join(known)}")
 
-    @staticmethod
-    def divergence(now: Tensor, before: Tensor, at: Tensor) -> Tensor:
-        """KL(now || before) in float64, few rows at a time; ``at`` is each row's row of ``before``, -1 for zeros."""
-        parts = []
-        for rows in slices(now):
-            p, known = now[rows].double().softmax(-1), at[rows] >= 0
-            q = torch.zeros_like(p)
-            q[known] = before[at[rows][known]].double().softmax(-1)
-            parts.append((p * ((p + 1e-12).log() - (q + 1e-12).log())).sum(-1))
-        return torch.cat(parts)
-
-    def _track(self, step: Step) -> Tensor:
-        """The last ``history`` divergences of every row, ``[rows, history]``; keeps the logits for the next step."""
-        out = step.logits.new_zeros(len(step.slot), self.history, dtype=torch.float64)
-        for row, home in enumerate(step.homes.tolist()):
-            mine = (step.slot == row).nonzero()[:, 0]
-            position = step.position[mine]
-            logits = step.logits if len(mine) == len(step.logits) else step.logits[mine]  # no copy for a single slot
-            at = torch.full_like(position, -1)
-            past = out[mine]
-            old = step.memory.pop(home, None)
-            if step.index[row] == 0:
-                old = None  # left by the sample that had this slot before
-            if old is not None and len(old[0]):
-                found = torch.searchsorted(old[0], position).clamp(max=len(old[0]) - 1)
-                known = old[0][found] == position
-                at[known] = found[known]
-                past[known] = old[2][found[known]]
-            before = logits if old is None else old[1]
-            fresh = self.divergence(logits, before, at)
-            if self.first_kl == "skip":
-                fresh = fresh.masked_fill(at < 0, 0.0)
-            past = torch.cat((past[:, 1:], fresh[:, None]), dim=1)
-            step.memory[home] = (position, logits, past)
-            out[mine] = past
-        return out
+    def _track(self, step: Step) -> tuple[Tensor, Tensor]:
+        """The last ``history`` divergences of every row, ``[rows, history]``, and the probability of its leader."""
+        if "previous" not in step.memory:
+            samples, width = step.memory["shape"]
+            step.memory["previous"] = Previous(samples, width, self.history, step.logits.device)
+        previous = step.memory["previous"]
+        before, at, past = previous.recall(step)
+        fresh, sure = divergence(step.logits, before, at)
+        if self.first_kl == "skip":
+            fresh = fresh.masked_fill(at < 0, 0.0)
+        past = torch.cat((past[:, 1:], fresh[:, None]), dim=1)
+        previous.keep(step, past)
+        return past, sure
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
-        past = self._track(step)
-        normalizer = torch.cat([step.logits[rows].double().logsumexp(-1) for rows in slices(step.logits)])
-        sure = (step.top.first.double() - normalizer).exp()
+        past, sure = self._track(step)
         ready = (sure >= self.conf_threshold) if self.inclusive else (sure > self.conf_threshold)
         ready &= step.in_block & (past < self.kl_threshold).all(-1)
         if not self.inclusive:

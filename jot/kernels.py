@@ -1,4 +1,7 @@
-"""Passes over the vocabulary, a few rows at a time, so that no second copy of the logits is ever made."""
+"""Passes over the vocabulary, a few rows at a time, so that no second copy of the logits is ever made.
+
+On CUDA with Triton one fused pass gives the top-2 statistics; elsewhere, and for other dtypes, its torch twin does.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,35 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # a CPU build of torch comes without it
+    triton = None
+
 
 class Top2(NamedTuple):
-    """Per row: the largest logit, the runner-up, the lowest index of the largest, and log sum exp."""
+    """Per row: the largest logit, the runner-up, the lowest index of the largest, and the sum of ``exp(l - first)``."""
 
     first: Tensor
     second: Tensor
     index: Tensor
-    normalizer: Tensor
+    total: Tensor
 
     @property
     def gap(self) -> Tensor:
         """Top-2 logit margin in nats, ``ln(p1 / p2)``; ``[rows]``."""
         return self.first - self.second
+
+    @property
+    def normalizer(self) -> Tensor:
+        """log sum exp of the row; ``[rows]``."""
+        return self.first + self.total.log()
+
+    @property
+    def peak(self) -> Tensor:
+        """Probability of the leader; ``[rows]``."""
+        return self.total.reciprocal()
 
 
 def slices(logits: Tensor) -> Iterator[slice]:
@@ -32,6 +51,8 @@ def slices(logits: Tensor) -> Iterator[slice]:
 
 def top2(logits: Tensor) -> Top2:
     """Top-2 statistics of ``logits`` ``[rows, vocabulary]``, with ties resolved to the lowest index."""
+    if triton is not None and logits.is_cuda and logits.dtype == torch.float32 and len(logits):
+        return fused_top2(logits)
     parts = [_top2(logits[rows]) for rows in slices(logits)]
     return Top2(*map(torch.cat, zip(*parts, strict=True)))
 
@@ -42,4 +63,114 @@ def _top2(logits: Tensor) -> Top2:
         columns = torch.arange(logits.shape[-1], device=logits.device)
         index = torch.where(logits == first[:, None], columns, logits.shape[-1] - 1).amin(dim=-1)
     second = logits.scatter(-1, index[:, None], -torch.inf).amax(dim=-1)
-    return Top2(first, second, index, logits.logsumexp(dim=-1))
+    return Top2(first, second, index, (logits - first[:, None]).exp_().sum(dim=-1))
+
+
+def divergence(now: Tensor, before: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """KL(now || before) of the softmax of each row, 1e-12 added inside both logarithms, and the leader's probability.
+
+    Args:
+        now: float32 logits ``[rows, vocabulary]``.
+        before: the logits compared with, of which ``at`` ``[rows]`` names one row each; -1 stands for all zeros.
+
+    Returns:
+        Two float64 tensors ``[rows]``.
+    """
+    if triton is not None and now.is_cuda and now.dtype == before.dtype == torch.float32 and len(now):
+        return fused_divergence(now, before, at)
+    parts = [now.new_zeros(0, dtype=torch.float64)], [now.new_zeros(0, dtype=torch.float64)]
+    for rows in slices(now):
+        p, known = now[rows].double().softmax(-1), at[rows] >= 0
+        q = before[at[rows].clamp_min(0)].double().softmax(-1).masked_fill_(~known[:, None], 0.0)
+        parts[1].append(p.amax(-1))
+        parts[0].append((p * ((p + 1e-12).log() - q.add_(1e-12).log_())).sum(-1))
+    return torch.cat(parts[0]), torch.cat(parts[1])
+
+
+def fused_divergence(now: Tensor, before: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """``divergence`` as one Triton program a row, in float64."""
+    rows, entries = now.shape
+    kl, sure = (torch.empty(rows, dtype=torch.float64, device=now.device) for _ in range(2))
+    block = min(2048, triton.next_power_of_2(entries))
+    with torch.cuda.device_of(now):
+        _divergence_kernel[(rows,)](
+            now, before, at, kl, sure, now.stride(0), before.stride(0), entries, BLOCK=block, num_warps=8
+        )
+    return kl, sure
+
+
+def fused_top2(logits: Tensor) -> Top2:
+    """``top2`` as one Triton program a row: every logit is read twice, the second time from cache."""
+    rows, entries = logits.shape
+    first, second, total = (torch.empty(rows, device=logits.device) for _ in range(3))
+    index = torch.empty(rows, dtype=torch.long, device=logits.device)
+    block = min(8192, triton.next_power_of_2(entries))
+    with torch.cuda.device_of(logits):
+        _top2_kernel[(rows,)](
+            logits, first, second, index, total, logits.stride(0), entries, BLOCK=block, num_warps=max(4, block // 1024)
+        )
+    return Top2(first, second, index, total)
+
+
+if triton is not None:
+
+    @triton.jit
+    def _top2_kernel(logits, first, second, index, total, stride, entries, BLOCK: tl.constexpr):
+        row = tl.program_id(0)
+        base = logits + row.to(tl.int64) * stride
+        lane = tl.arange(0, BLOCK)
+        best = tl.full([BLOCK], float("-inf"), tl.float32)
+        runner = tl.full([BLOCK], float("-inf"), tl.float32)
+        at = tl.full([BLOCK], 0, tl.int32) + lane
+        for start in range(0, entries, BLOCK):
+            x = tl.load(base + start + lane, mask=start + lane < entries, other=float("-inf"))
+            ahead = x > best
+            runner = tl.where(ahead, best, tl.maximum(runner, x))
+            at = tl.where(ahead, start + lane, at)
+            best = tl.where(ahead, x, best)
+        peak = tl.max(best, axis=0)
+        winner = tl.min(tl.where(best == peak, at, 2147483647), axis=0)
+        others = tl.max(tl.where(at == winner, float("-inf"), best), axis=0)
+        # The tail of the row has not passed through the lanes: a lane's runner-up is -inf there, never a false hit.
+        tl.store(first + row, peak)
+        tl.store(second + row, tl.maximum(others, tl.max(runner, axis=0)))
+        tl.store(index + row, winner.to(tl.int64))
+        mass = tl.zeros([BLOCK], tl.float32)
+        for start in range(0, entries, BLOCK):
+            x = tl.load(base + start + lane, mask=start + lane < entries, other=float("-inf"))
+            mass += tl.exp(x - peak)
+        tl.store(total + row, tl.sum(mass, axis=0))
+
+    @triton.jit
+    def _divergence_kernel(now, before, at, kl, sure, stride, before_stride, entries, BLOCK: tl.constexpr):
+        row = tl.program_id(0)
+        other = tl.load(at + row)
+        known = other >= 0
+        x_base = now + row.to(tl.int64) * stride
+        y_base = before + tl.maximum(other, 0) * before_stride
+        lane = tl.arange(0, BLOCK)
+        x_top = tl.full([BLOCK], float("-inf"), tl.float32)
+        y_top = tl.full([BLOCK], float("-inf"), tl.float32)
+        for start in range(0, entries, BLOCK):
+            inside = start + lane < entries
+            x_top = tl.maximum(x_top, tl.load(x_base + start + lane, mask=inside, other=float("-inf")))
+            y_top = tl.maximum(y_top, tl.load(y_base + start + lane, mask=inside, other=float("-inf")))
+        x_peak, y_peak = tl.max(x_top, axis=0).to(tl.float64), tl.max(y_top, axis=0).to(tl.float64)
+        x_mass, y_mass = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
+        for start in range(0, entries, BLOCK):
+            inside = start + lane < entries
+            x = tl.load(x_base + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
+            y = tl.load(y_base + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
+            x_mass += tl.exp(x - x_peak)
+            y_mass += tl.exp(y - y_peak)
+        x_total, y_total = tl.sum(x_mass, axis=0), tl.sum(y_mass, axis=0)
+        gain = tl.zeros([BLOCK], tl.float64)
+        for start in range(0, entries, BLOCK):
+            inside = start + lane < entries
+            x = tl.load(x_base + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
+            y = tl.load(y_base + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
+            p = tl.exp(x - x_peak) / x_total
+            q = tl.where(known, tl.exp(y - y_peak) / y_total, 0.0)
+            gain += p * (tl.log(p + 1e-12) - tl.log(q + 1e-12))
+        tl.store(kl + row, tl.sum(gain, axis=0))
+        tl.store(sure + row, 1.0 / x_total)

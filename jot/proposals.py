@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from jot.kernels import slices
-from jot.schedules import highest
+from jot.schedules import count, highest
 from jot.step import Proposal, Step
 
 if TYPE_CHECKING:
@@ -43,13 +43,15 @@ class KeyedDraws:
 
     def uniform(self, step: Step, stream: int) -> Tensor:
         """Uniform numbers in (0, 1), float64 ``[rows]``."""
-        x = step.keys[step.slot]
-        for counter in (step.index[step.slot], step.position, torch.full_like(step.position, stream)):
-            x = _scramble(x + (counter + 1) * -0x61C8864680B583EB)
-        return (((x >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53
+        if stream not in step.kept:
+            x = step.keys[step.slot]
+            for counter in (step.index[step.slot], step.position, torch.full_like(step.position, stream)):
+                x = _scramble(x + (counter + 1) * -0x61C8864680B583EB)
+            step.kept[stream] = (((x >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53
+        return step.kept[stream]
 
-    def categorical(self, probs: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Draw from each row of ``probs`` by inverting its CDF; ``[rows]``."""
+    def categorical(self, probs: Tensor, step: Step, rows: Tensor | slice) -> Tensor:
+        """Draw from each row of ``probs`` by inverting its CDF; ``rows`` says which of the step's rows these are."""
         cdf = probs.double().cumsum(-1)
         return (cdf <= (self.uniform(step, TOKEN)[rows] * cdf[:, -1])[:, None]).sum(-1)
 
@@ -57,9 +59,7 @@ class KeyedDraws:
         """argmax of logits + temperature * Gumbel noise, that is a draw from softmax(logits / temperature)."""
         parts = []
         for rows in slices(logits):
-            here = step.none()
-            here[rows] = True
-            parts.append(self.categorical((logits[rows].double() / temperature).softmax(-1), step, here))
+            parts.append(self.categorical((logits[rows].double() / temperature).softmax(-1), step, rows))
         return torch.cat(parts)
 
     def ranks(self, step: Step) -> Tensor:
@@ -148,7 +148,7 @@ def llada(step: Step, config: DecodeConfig, draws) -> Proposal:
 
 def dream(step: Step, config: DecodeConfig, draws) -> Proposal:
     """Dream's rule: temperature, nucleus, top-k, then a draw; ranked on that same distribution."""
-    rank, drawn = None, torch.ones_like(step.in_block)
+    rank, drawn = None, None
     if config.ranking == "origin":  # a position joins with the step's share, whatever its confidence
         rank = -draws.joins(step)
         drawn = -rank < step.share[step.slot]
@@ -165,7 +165,9 @@ def dream(step: Step, config: DecodeConfig, draws) -> Proposal:
             floor = logits.topk(min(config.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
             logits = logits.masked_fill(logits < floor, -torch.inf)
         probs = logits.softmax(-1)
-        if config.temperature > 0:
+        if config.temperature > 0 and drawn is None:
+            token = draws.categorical(probs, step, rows)
+        elif config.temperature > 0:
             here = step.none()
             here[rows] = drawn[rows]
             token = token.masked_scatter(drawn[rows], draws.categorical(probs[drawn[rows]], step, here))
@@ -184,3 +186,23 @@ def choose(step: Step, config: DecodeConfig, draws, rank: Tensor, quota: Tensor,
     if config.alg_temp:
         return draws.without_replacement(rank / config.alg_temp, step, quota, candidate)
     return highest(rank, step.slot, quota, candidate)
+
+
+def scheduled(step: Step, method, config: DecodeConfig, draws, exits: Tensor, fraction: bool) -> Tensor:
+    """The rows that the transfer schedule reveals, given what exits; ``fraction``: its entries are shares."""
+    slots = len(step.masks)
+    left = count(step.slot, step.in_block, slots)
+    quota = (left * step.share).long() if fraction else torch.minimum(step.share.long(), left)
+    candidate = step.in_block
+    if method.combine == "after_exit":
+        candidate = candidate & ~exits
+    elif method.combine == "instead":
+        resting = count(step.slot, exits, slots) > 0
+        candidate = candidate & ~resting[step.slot]
+    return choose(step, config, draws, step.proposal.rank, quota, candidate)
+
+
+def committed(step: Step, method, exits: Tensor) -> Tensor:
+    """The token that each row would commit, ``[rows]``: an exit's own where it takes the argmax, else the proposal."""
+    drawn = method.takes == "proposal"
+    return torch.where(exits & (not drawn) | method.greedy, step.top.index, step.proposal.token)

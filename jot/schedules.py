@@ -66,12 +66,17 @@ def highest(confidence: Tensor, slot: Tensor, quota: Tensor, candidate: Tensor) 
     return (ranks(confidence, slot, candidate, len(quota)) < quota[slot]) & candidate
 
 
+def count(slot: Tensor, counted: Tensor, slots: int) -> Tensor:
+    """How many of the ``counted`` rows (bool) each slot has, ``[slots]``; unlike bincount, the host need not wait."""
+    return torch.zeros(slots, dtype=torch.long, device=slot.device).index_add_(0, slot, counted.long())
+
+
 def ranks(confidence: Tensor, slot: Tensor, candidate: Tensor, slots: int) -> Tensor:
     """Rank from 0 of each row among its slot's candidates, by confidence, then position; the others come last."""
     score = torch.where(candidate, confidence, -torch.inf)
     order = score.argsort(descending=True, stable=True)
     order = order[slot[order].argsort(stable=True)]
-    size = torch.bincount(slot, minlength=slots)
+    size = count(slot, torch.ones_like(candidate), slots)
     first = size.cumsum(0) - size
     rank = torch.empty_like(slot)
     rank[order] = torch.arange(len(order), device=order.device) - first[slot[order]]

@@ -40,6 +40,8 @@ class Step:
         steps: configured number of denoising steps.
         memory: what the rule remembers between steps of a run.
         proposal: token and confidence of every row, set before the rule is called.
+        void: whether the step will be taken again, bool ``[]``; then a rule must leave its memory as it was.
+        kept: what is computed once a step, by whom it concerns.
     """
 
     logits: Tensor
@@ -59,6 +61,8 @@ class Step:
     steps: int
     memory: dict = field(default_factory=dict)
     proposal: Proposal | None = None
+    void: Tensor | None = None
+    kept: dict = field(default_factory=dict)
 
     @cached_property
     def top(self) -> Top2:

@@ -1,0 +1,243 @@
+"""The loop with fixed shapes (``JOT_FAST=1``, here without graphs) against the plain one; kernels where they run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import jot
+from jot import fast, kernels, shortlist
+from jot.exits import ExitRule
+from jot.models import home
+from jot.text import encode, render
+from tests import tiny
+
+GREEDY = {"temperature": 0.0, "ranking": "confidence"}
+DUAL = {"cache": "dual", "block_length": 8}
+KLASS_LLADA = jot.KLASS(conf_threshold=0.7, kl_threshold=0.01, inclusive=False)
+CASES = [
+    ("llada", jot.JoT(tau_max=30), 3, {"block_length": 8}),
+    ("llada", jot.JoT(tau_max=10, combine="after_exit"), 4, {"block_length": 12}),
+    ("llada", jot.JoT(tau_max=30, spatial=False), 1, {"block_length": 8, "temperature": 1.0}),
+    ("llada", jot.JoT(tau_max=30), 2, {"block_length": 8, "ranking": "margin"}),
+    ("llada", jot.JoT(tau_max=30), 2, {"block_length": 8, "ranking": "random"}),
+    ("llada", jot.FullDecoding(), 2, {"block_length": 8, "steps": 12}),
+    ("llada", jot.FullDecoding(), 2, {"block_length": 12, "ragged": True}),
+    ("llada", jot.Prophet(early=1.5, mid=1.0, late=0.5), 2, {"block_length": 8}),
+    ("llada", jot.FastDLLM(), 2, {"block_length": 8, "suppress_tokens": (2040,)}),
+    ("llada", jot.FastDLLM(gate="raw", threshold=0.5), 3, {"block_length": 8, "temperature": 0.5}),
+    ("llada", KLASS_LLADA, 3, {"block_length": 8}),
+    ("llada", jot.JoT(tau_max=30), 3, DUAL),
+    ("llada", jot.FastDLLM(factor=1.0, threshold=None), 2, DUAL),
+    ("llada", KLASS_LLADA, 1, DUAL),
+    ("dream", jot.JoT(tau_max=90), 3, {}),
+    ("dream", jot.JoT(tau_max=90, sample=True), 2, {"temperature": 1.0, "top_p": 0.9, "ranking": "margin"}),
+    ("dream", jot.JoT(tau_max=30), 2, {"temperature": 0.7, "top_k": 5}),
+    ("dream", jot.FullDecoding(), 2, {"steps": 16}),
+    ("dream", jot.KLASS(first_kl="skip"), 3, {"schedule": "single", "ranking": "confidence"}),
+    ("dream", jot.Prophet(early=1.5, mid=1.0, late=0.5), 3, {}),
+    ("dream", jot.FastDLLM(), 2, {"block_length": 8, **GREEDY}),
+    ("dream", jot.JoT(tau_max=30), 3, {**DUAL, **GREEDY}),
+    ("dream", jot.JoT(tau_max=30, block_start=True), 2, {**DUAL, **GREEDY}),
+    ("dream", jot.FullDecoding(), 2, DUAL),
+]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    return {family: jot.load(tiny.build(folder / family, family), device="cpu") for family in ("llada", "dream")}
+
+
+def prompts(count: int = 5) -> list[tuple[str, list[int]]]:
+    generator = torch.Generator().manual_seed(1)
+    return [(f"p{i}", torch.randint(0, 2000, (3 + 5 * i,), generator=generator).tolist()) for i in range(count)]
+
+
+def both(monkeypatch, model, method, slots, parameters, samples):
+    results = []
+    for mode in ("0", "1"):
+        monkeypatch.setenv("JOT_FAST", mode)
+        results.append(dict(jot.decode_stream(model, samples, method, slots=slots, **parameters)))
+    return results
+
+
+@pytest.mark.parametrize(
+    ("family", "method", "slots", "parameters"), CASES, ids=[f"{i}-{c[0]}-{c[1].name}" for i, c in enumerate(CASES)]
+)
+def test_equals_the_plain_loop(models, monkeypatch, family, method, slots, parameters):
+    model, parameters = models[family], {"length": 24, **parameters}
+    config = jot.DecodeConfig.of(parameters).resolve(model)
+    monkeypatch.setenv("JOT_FAST", "1")
+    assert fast.refusal(model, config, method, slots, False, None) is None
+    plain, quick = both(monkeypatch, model, method, slots, parameters, prompts())
+    for key, out in plain.items():
+        assert quick[key].tokens == out.tokens, key
+        assert quick[key].forwards == out.forwards, key
+    assert len({out.steps for out in plain.values()}) >= 1
+
+
+@pytest.mark.parametrize("rule", [jot.JoT(tau_max=90), jot.KLASS(first_kl="skip")], ids=["jot", "klass"])
+def test_a_nucleus_beyond_the_shortlist_takes_the_step_again(models, monkeypatch, rule):
+    """With three tokens at hand most steps have to look at whole rows, and nothing else changes."""
+    monkeypatch.setattr(shortlist, "SMALL", 3)
+    model = models["dream"]
+    parameters = {"length": 16, "temperature": 1.0, "top_p": 0.95}
+    parameters |= {"schedule": "single", "ranking": "confidence"} if rule.name == "klass" else {}
+    plain, quick = both(monkeypatch, model, rule, 2, parameters, prompts(3))
+    assert {k: out.tokens for k, out in quick.items()} == {k: out.tokens for k, out in plain.items()}
+    loop = next(loop for key, loop in model.__dict__["_fast_loops"].items() if key[1] == rule and loop.slow)
+    assert loop.slow > 0
+
+
+def test_two_runs_of_a_kind_at_once_do_not_share_state(models, monkeypatch):
+    monkeypatch.setenv("JOT_FAST", "1")
+    model, samples = models["llada"], prompts(4)
+    alone = {k: out.tokens for k, out in jot.decode_stream(model, samples, jot.JoT(), slots=2, length=16)}
+    one = jot.decode_stream(model, samples, jot.JoT(), slots=2, length=16)
+    two = jot.decode_stream(model, samples, jot.JoT(), slots=2, length=16)
+    mixed = [dict(), dict()]
+    for a, b in zip(one, two, strict=True):
+        mixed[0][a[0]], mixed[1][b[0]] = a[1].tokens, b[1].tokens
+    assert mixed == [alone, alone]
+
+
+REFUSED = [
+    ({"cache": "prefix", "block_length": 8}, jot.JoT(), 1, "prefix"),
+    ({"guidance": 1.0}, jot.JoT(), 1, "guidance"),
+    ({"constraints": ((3, 7),)}, jot.JoT(), 1, "constraints"),
+    ({"stop_early": False}, jot.JoT(), 1, "every configured step"),
+    ({"head_dtype": "float64"}, jot.JoT(), 1, "float64"),
+    ({}, jot.Prophet(region="generated"), 1, "other regions"),
+    ({"cache": "dual", "block_length": 8}, jot.KLASS(), 2, "KLASS in a batch"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "method", "slots", "word"), REFUSED, ids=[case[3] for case in REFUSED])
+def test_what_it_cannot_do_goes_to_the_plain_loop_with_one_line(
+    models, monkeypatch, caplog, parameters, method, slots, word
+):
+    monkeypatch.setenv("JOT_FAST", "1")
+    with caplog.at_level("INFO", logger="jot"):
+        list(jot.decode_stream(models["llada"], prompts(2), method, slots=slots, length=16, **parameters))
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1 and word in said[0]
+
+
+def test_switched_off_and_without_cuda_it_stays_silent(models, monkeypatch, caplog):
+    for mode in ("0", ""):
+        monkeypatch.setenv("JOT_FAST", mode)
+        with caplog.at_level("INFO", logger="jot"):
+            jot.decode(models["llada"], [1, 2, 3], jot.JoT(), length=8)
+    assert not caplog.records
+
+
+def test_rows_are_compacted_in_reading_order():
+    asked = torch.tensor([[False, True, True], [True, False, True]])
+    row, column, live = fast.compact(asked, 6)
+    assert live.tolist() == [True] * 4 + [False] * 2
+    assert list(zip(row[live].tolist(), column[live].tolist(), strict=True)) == [(0, 1), (0, 2), (1, 0), (1, 2)]
+    assert not row[~live].any() and not column[~live].any()
+    assert [fast.capacity(n) for n in (1, 32, 33, 1024, 1025)] == [32, 32, 64, 1024, 2048]
+
+
+def test_not_a_number_ends_the_run(models, monkeypatch):
+    class Broken(ExitRule):
+        name = "broken"
+
+        def __call__(self, step):
+            return step.none(), None
+
+    monkeypatch.setenv("JOT_FAST", "1")
+    model = models["llada"]
+    monkeypatch.setattr(model, "hidden", lambda ids, *_: torch.full((*ids.shape, 32), float("nan")))
+    model.__dict__.pop("_fast_loops", None)
+    with pytest.raises(jot.UserError, match="not numbers"):
+        jot.decode(model, [1, 2, 3], Broken(), length=8)
+    model.__dict__.pop("_fast_loops", None)
+
+
+def test_pocket_samples(monkeypatch):
+    """Real weights: the shipped pair, its defaults, on word problems."""
+    with gzip.open(home() / "data" / "tasks" / "pocket_gsm8k" / "dev.jsonl.gz", "rt") as file:
+        docs = [json.loads(next(file)) for _ in range(6)]
+    for name, rule, blocks in (("pocket-llada", jot.JoT(tau_max=30), 32), ("pocket-dream", jot.JoT(tau_max=90), None)):
+        model = jot.load(name, device="cpu")
+        turns = [[{"role": "user", "content": f"Q: {doc['question']}\nA:"}] for doc in docs]
+        samples = list(enumerate(encode(model, [render(model, turn) for turn in turns])))
+        plain, quick = both(monkeypatch, model, rule, 4, {"length": 128, "block_length": blocks}, samples)
+        assert {k: o.tokens for k, o in quick.items()} == {k: o.tokens for k, o in plain.items()}
+
+
+INTERPRETED = """
+import torch
+from jot import kernels
+from jot.cache import KVCache, View
+from jot.models.fused import FusedForward
+import jot
+torch.manual_seed(0)
+for entries in (7, 300, 9000):
+    x, y = torch.randn(5, entries) * 3, torch.randn(8, entries) * 3
+    x[0, 3] = x[0, 5] = x[0].max() + 1
+    x[2], x[2, 4], x[2, 2] = -torch.inf, 1.0, 0.5
+    for mine, twin in zip(kernels.fused_top2(x), kernels._top2(x)):
+        torch.testing.assert_close(mine, twin, rtol=1e-6, atol=0)
+    x[2], y[:, 1], x[:, 1] = torch.randn(entries), -torch.inf, -torch.inf
+    at = torch.tensor([3, -1, 0, 7, 2])
+    for mine, twin in zip(kernels.fused_divergence(x, y, at), kernels.divergence(x, y, at)):
+        torch.testing.assert_close(mine, twin, rtol=1e-10, atol=1e-12)
+for name in ("pocket-llada", "pocket-dream"):
+    model = jot.load(name, device="cpu", dtype="float32")
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    ids, mask = torch.randint(0, 2000, (2, 12)), torch.ones(2, 12, dtype=torch.bool)
+    mask[1, 9:] = False
+    with torch.inference_mode():
+        want = [model.hidden(ids, None), model.hidden(ids, mask)]
+        fused = FusedForward(model)
+        got = [fused(ids, None), fused(ids, mask)]
+        caches, pick, at = (KVCache(3, 12), KVCache(3, 12)), torch.tensor([2, 0]), torch.tensor([[4, 5], [6, 7]])
+        for run, cache, into in ((model.hidden, caches[0], want), (fused, caches[1], got)):
+            run(ids, None, View(cache, pick, 12))
+            into.append(run(ids[:, :2], None, View(cache, pick, 12, at)))
+    torch.testing.assert_close(got[0], want[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(got[1][mask], want[1][mask], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(got[2], want[2], rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in before.items())
+"""
+
+
+def test_triton_kernels_in_its_interpreter():
+    """float32 only: the interpreter does not round to bfloat16 as the hardware does."""
+    pytest.importorskip("triton", reason="Triton is not installed (a CPU build of torch comes without it)")
+    run = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True, text=True, cwd=home(),
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_a_step_on_cuda_waits_for_nobody(family):
+    """After the graphs are captured, a replay makes no synchronizing call."""
+    model = jot.load(f"pocket-{family}", device="cuda", dtype="float32")
+    jot.decode(model, [1, 2, 3], jot.JoT(), length=32)
+    loop = next(reversed(model.__dict__["_fast_loops"].values()))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for graph in loop.graphs.values():
+            graph.replay()
+        loop.advance(1, 32, True, True, True)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_kernels_fall_back_without_triton():
+    logits = torch.randn(3, 50)
+    assert kernels.top2(logits).index.tolist() == logits.argmax(-1).tolist()
