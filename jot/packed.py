@@ -6,13 +6,14 @@ stand side by side and compress against each other.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "for
              "forwards_block",
              "slots", "tokens_non_eos")  # fmt: skip
 _TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "threshold": np.float32,
-                "mean_margin": np.float32, "masked": np.int16}  # fmt: skip
+                "mean_margin": np.float16, "masked": np.int16}  # fmt: skip
 
 
 def pack(
@@ -62,7 +63,11 @@ def pack(
         if path.name not in groups:
             path.unlink()
     target = folder / "manifest.json"
-    target.write_text(json.dumps({"cells": plain(dict(sorted(manifest.items())))}, indent=1) + "\n")
+    lines = [
+        f"{json.dumps(cell_id)}: {json.dumps(plain(meta), separators=(',', ':'))}"
+        for cell_id, meta in sorted(manifest.items())
+    ]
+    target.write_text('{"cells": {\n' + ",\n".join(lines) + "\n}}\n")
     return target
 
 
@@ -78,7 +83,14 @@ def _pack(stores: list[Path], members: list[str], path: Path, traces: bool) -> d
                 raise UserError(f"two stores hold the cell {cell_id} with different samples; pack one of them")
     cells = {cell_id: cell for cell_id, cell in sorted(cells.items()) if len(cell.frame)}
     _write(path, [cell.frame for cell in cells.values()], traces)
-    return {cell_id: {**cell.meta, "file": path.name} for cell_id, cell in cells.items()}
+    digest = _digest(path, path.stat().st_mtime_ns)
+    return {cell_id: {**cell.meta, "file": path.name, "sha256": digest} for cell_id, cell in cells.items()}
+
+
+@lru_cache(maxsize=256)
+def _digest(path: Path, mtime: int) -> str:
+    """SHA-256 of a file; ``mtime`` tells one state of it from the next."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
@@ -97,7 +109,9 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
             columns[name] = pa.array([np.asarray(v, kind) for v in values], pa.list_(pa.from_numpy_dtype(kind)))
         elif name in _INTEGERS:
             columns[name] = pa.array(values, pa.int32())
-        elif name in ("seconds", "score"):
+        elif name == "seconds":  # two digits say all that a shared batch's clock knows
+            columns[name] = pa.array([float(f"{v:.1e}") for v in values], pa.float32())
+        elif name == "score":
             columns[name] = pa.array([float(v) for v in values], pa.float32())
         else:
             columns[name] = pa.array(values)
@@ -143,7 +157,9 @@ def load_packed(folder: str | os.PathLike, wanted: Mapping[str, dict] | None = N
     if missing := sorted({meta["file"] for meta in manifest.values() if not (folder / meta["file"]).is_file()}):
         raise UserError(f"{folder / missing[0]} is not there, though the manifest names it; restore it")
     return {
-        cell_id: Recorded({k: v for k, v in meta.items() if k != "file"}, partial(_read, folder, cell_id, meta))
+        cell_id: Recorded(
+            {k: v for k, v in meta.items() if k not in ("file", "sha256")}, partial(_read, folder, cell_id, meta)
+        )
         for cell_id, meta in manifest.items()
     }
 
@@ -156,5 +172,7 @@ def _read(folder: Path, cell_id: str, meta: Mapping) -> pd.DataFrame:
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
     if len(frame) != (count := meta["totals"]["samples"]):
         raise UserError(f"{path} has {len(frame)} samples of {cell_id}, the manifest {count}; restore it")
+    if meta.get("sha256") not in (None, _digest(path, path.stat().st_mtime_ns)):
+        raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
     frame["score"] = frame["score"].astype("float64")
     return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import shutil
 import signal
 import sys
@@ -78,11 +79,15 @@ def replay(config: Mapping, model, limit: int, store: Path, progress: bool = Fal
     from jot.exits import METHODS
     from jot.harness import evaluate
 
-    params = {k: float(v) if v in ("inf", "-inf") else v for k, v in config["method"].items() if k != "name"}
+    rule = METHODS[config["method"]["name"]]
+    # JSON has no infinity: it is text there.
+    kinds = {field.name: str(field.type) for field in dataclasses.fields(rule)}
+    params = {k: float(v) if v in ("inf", "-inf") and "float" in kinds[k] else v
+              for k, v in config["method"].items() if k != "name"}  # fmt: skip
     return evaluate(
         model,
         config["task"],
-        METHODS[config["method"]["name"]](**params),
+        rule(**params),
         split=config["split"],
         limit=limit,
         store=store,
