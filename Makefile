@@ -9,7 +9,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --no-input
 COMPLETE := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help check setup paper figures test lint lab lock clean distclean
+.PHONY: help check setup paper figures report test lint lab lock clean distclean
 .SUFFIXES:
 
 help: ## what there is to make
@@ -32,15 +32,18 @@ $(COMPLETE): requirements.lock pyproject.toml
 		> $(VENV)/etc/ipython/ipython_kernel_config.py && \
 	touch $@ && echo "Installed in $$SECONDS s, $$(du -sm $(VENV) | cut -f1) MB."
 
-paper figures test: export HF_HUB_OFFLINE := 1
-paper figures test: export HF_DATASETS_OFFLINE := 1
-paper figures test: export TOKENIZERS_PARALLELISM := false
+paper figures report test: export HF_HUB_OFFLINE := 1
+paper figures report test: export HF_DATASETS_OFFLINE := 1
+paper figures report test: export TOKENIZERS_PARALLELISM := false
 
 paper: setup ## run every notebook, then decode a part of each table again on this machine
 	@$(VENV)/bin/jot paper
 
 figures: setup ## write the outputs in notebooks/ and figures/ anew from the recorded runs
 	@$(VENV)/bin/jot figures
+
+report: setup ## build results/report/index.html, which opens without a server and without a network
+	@$(VENV)/bin/jot report
 
 # One thread a worker: more would fight over the cores.
 test: export OMP_NUM_THREADS := 1

@@ -1,17 +1,20 @@
-"""The command line: `jot evaluate`, `jot decode`, `jot tasks`, `jot cells`, `jot run`, `jot pack`,
-`jot notebook`, `jot paper`, `jot figures`.
+"""The command line: `jot check`, `jot evaluate`, `jot decode`, `jot tasks`, `jot cells`, `jot run`, `jot pack`,
+`jot notebook`, `jot paper`, `jot verify-records`, `jot figures`, `jot report`.
 
-A mistake in the input ends with one sentence on stderr and exit code 2; an interrupted run with 130.
+A mistake in the input, a full disk or too little memory ends with one sentence on stderr and exit code 2, an
+interrupted run with 130. Under torchrun only process 0 prints results.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
+import os
 import sys
 from collections.abc import Sequence
 
-from jot import __version__
+from jot import __version__, distributed
 from jot.errors import UserError
 
 
@@ -71,18 +74,21 @@ def _parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("tasks", help="list the tasks")
     listing.set_defaults(run=_tasks)
 
-    listed = commands.add_parser("cells", help="list the cells of parameter grids")
+    listed = commands.add_parser("cells", help="list what parameter grids hold, with an estimate of its time")
     listed.add_argument("grids", nargs="+", metavar="GRID", help="YAML files, as in notebooks/grids")
+    form = listed.add_mutually_exclusive_group()
+    form.add_argument("--print", action="store_true", dest="lines", help="a plain command line each, for any scheduler")
+    form.add_argument("--json", action="store_true", help="the same as JSON, with the files that each makes")
     listed.add_argument("--store", default="results/records", help="named in the printed lines (default %(default)s)")
     listed.set_defaults(run=_cells)
 
-    grid = commands.add_parser("run", help="decode the cells of parameter grids, resumably")
+    grid = commands.add_parser("run", help="decode the cells of parameter grids and run their notebooks, resumably")
     grid.add_argument("grids", nargs="+", metavar="GRID", help="YAML files, as in notebooks/grids")
     grid.add_argument("--store", default="results/records", help="folder of the records (default %(default)s)")
     grid.add_argument("--workers", type=int, default=1, help="processes; they share the GPUs (default 1)")
     grid.add_argument("--slots", type=int, default=16, help="rows of a batch (default 16; 1 for timings)")
     grid.add_argument("--limit", type=int, help="at most so many documents a cell")
-    grid.add_argument("--seconds", type=float, help="begin no further cell after so long")
+    grid.add_argument("--seconds", type=float, help="begin no further cell or notebook after so long")
     grid.add_argument("--device", help="cpu, cuda or cuda:N (default: CUDA where there is one)")
     grid.set_defaults(run=_run)
 
@@ -93,25 +99,29 @@ def _parser() -> argparse.ArgumentParser:
     packing.add_argument("--workers", type=int, default=1, help="processes (default 1)")
     packing.set_defaults(run=_pack)
 
-    for name, words in NOTEBOOK_COMMANDS.items():
+    for name, (_, words) in FORWARDED.items():
         commands.add_parser(name, help=words, add_help=False)
     return parser
 
 
-NOTEBOOK_COMMANDS = {
-    "notebook": "run one notebook with parameters, checked before its kernel starts",
-    "paper": "execute the notebooks from the recorded runs and decode a sample of those runs again",
-    "figures": "execute the notebooks in place and redraw figures/ from the recorded runs",
+# Commands with a parser of their own: function, help.
+FORWARDED = {
+    "check": ("jot.doctor:main", "see whether this machine is ready, and what to do if not"),
+    "notebook": ("jot.analysis.notebooks:main", "run one notebook with parameters, checked before its kernel starts"),
+    "paper": ("jot.analysis.paper:main", "execute the notebooks from the records, decode a sample of those runs again"),
+    "verify-records": ("jot.analysis.verify:main", "decode a sample of the recorded cells again and compare"),
+    "figures": (
+        "jot.analysis.paper:figures",
+        "execute the notebooks in place and redraw figures/ from the records",
+    ),
+    "report": ("jot.analysis.report:main", "build the report, a folder of pages that needs no network"),
 }
 
 
-def _notebooks(command: str, rest: Sequence[str]) -> int:
-    """Hand the rest of the line to the notebook tooling, which has parsers of its own."""
-    from jot.analysis import notebooks, paper
-
-    if command == "notebook":
-        return notebooks.main(["run", *rest])
-    return {"paper": paper.main, "figures": paper.figures}[command](list(rest))
+def _forward(command: str, rest: Sequence[str]) -> int:
+    module, _, name = FORWARDED[command][0].partition(":")
+    rest = ["run", *rest] if command == "notebook" else list(rest)
+    return getattr(importlib.import_module(module), name)(rest)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -120,12 +130,15 @@ def _evaluate(options: argparse.Namespace) -> None:
     from jot.harness import evaluate
 
     chosen = settings.parse(options.method, _pairs(options.settings))
+    _agree(options)
     summary = evaluate(
         options.model, options.task, options.method, split=options.split, limit=options.limit,
         store=options.store, seed=options.seed, slots=options.slots, data=options.data, trace=options.trace,
-        allow_code_execution=options.allow_code_execution, revision=options.revision, device=options.device,
-        dtype=options.dtype, **chosen,
+        allow_code_execution=options.allow_code_execution, revision=options.revision,
+        device=distributed.device(options.device), dtype=options.dtype, **chosen,
     )  # fmt: skip
+    if not distributed.first():
+        return
     meta, frame = summary.recorded.meta, summary.frame
     config, method = meta["config"], dict(meta["config"]["method"])
     name, shown = method.pop("name"), ", ".join(f"{k}={v}" for k, v in method.items() if k != "name")
@@ -145,6 +158,15 @@ def _evaluate(options: argparse.Namespace) -> None:
     print(f"            = {tokens:.2f} tokens a forward x {padding:.2f} length over tokens")
     print(f"  seconds   {summary.seconds_per_sample:.3f} a sample, {frame['slots'].max()} at a time")
     print(f"  records   {options.store}/{summary.cell}.json")
+
+
+def _agree(options: argparse.Namespace) -> None:
+    """Before the processes of torchrun begin: all of them have the same command and the same versions."""
+    if distributed.world() > 1:
+        from jot.environment import versions
+
+        asked = {f"--{name}": value for name, value in vars(options).items() if name not in ("run", "device")}
+        distributed.agree({**asked, **{f"the version of {name}:": value for name, value in versions().items()}})
 
 
 def _decode(options: argparse.Namespace) -> None:
@@ -182,18 +204,38 @@ def _tasks(options: argparse.Namespace) -> None:
         print(f"{task.name:<{width}}  {task.summary}; {task.length} tokens; {splits} ({source}{note})")
 
 
-def _points(options: argparse.Namespace) -> list:
-    from jot.grid import read_all
+def _grid(options: argparse.Namespace):
+    from jot.grid import parse_all
 
-    points = read_all(options.grids)
-    if not points:
-        raise UserError(f"{' '.join(options.grids)}: no cells")
-    return points
+    grid = parse_all(options.grids)
+    if not grid.cells and not grid.notebooks:
+        raise UserError(f"{' '.join(options.grids)}: no cells and no notebooks")
+    return grid
 
 
 def _cells(options: argparse.Namespace) -> None:
-    for point in _points(options):
-        print(point.command(options.store))
+    grid = _grid(options)
+    if options.lines:
+        print("\n".join(point.command(options.store) for point in [*grid.cells, *grid.notebooks]))
+    elif options.json:
+        import json
+
+        cells = [{"key": p.key, "command": p.command(options.store)} for p in grid.cells]
+        notebooks = [
+            {
+                "key": p.key,
+                "command": p.strict(options.store),
+                "out": str(p.out(options.store)),
+                "reads": [str(path) for path in p.reads(options.store)],
+            }
+            for p in grid.notebooks
+        ]
+        stores = sorted({os.path.join(options.store, p.store).rstrip("/") for p in grid.cells})
+        print(json.dumps({"cells": cells, "notebooks": notebooks, "stores": stores}, indent=1))
+    else:
+        from jot.analysis import cost
+
+        print("\n".join(cost.listing(grid, cost.recorded())))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -206,18 +248,27 @@ def _run(options: argparse.Namespace) -> int:
     for name in ("workers", "slots"):
         if getattr(options, name) < 1:
             raise UserError(f"--{name} {getattr(options, name)} must be at least 1")
+    if options.seconds is not None and not options.seconds >= 0:
+        raise UserError(f"--seconds {options.seconds:g} must be at least 0")
+    if options.workers > 1 and distributed.world() > 1:
+        raise UserError("torchrun already starts the processes; leave --workers out")
     take([], options.limit)
-    points = _points(options)
+    grid = _grid(options)
+    points = grid.cells
     if options.limit:
         points = [dataclasses.replace(p, limit=min(p.limit or options.limit, options.limit)) for p in points]
     writable(options.store)
-    rows = run(points, options.store, workers=options.workers, device=options.device, slots=options.slots,
-               seconds=options.seconds, say=lambda line: print(line, flush=True))  # fmt: skip
-    failed = sum(bool(row["error"]) for row in rows)
-    left = len(points) - len(rows)
-    print(f"{len(rows) - failed} of {len(points)} cells done, {failed} failed, {left} not begun")
-    print(f"summary: {options.store}/summary.csv")
-    return 1 if failed else 0
+    _agree(options)
+    rows = run(points, options.store, notebooks=grid.notebooks, workers=options.workers,
+               device=distributed.device(options.device), slots=options.slots, seconds=options.seconds,
+               say=lambda line: print(line, flush=True))  # fmt: skip
+    failed, cells = sum(bool(row["error"]) for row in rows), sum(not row["notebook"] for row in rows)
+    left = len(points) + len(grid.notebooks) - len(rows)
+    if distributed.first():
+        notes = f", {len(rows) - cells} of {len(grid.notebooks)} notebooks" if grid.notebooks else ""
+        print(f"{cells} of {len(points)} cells{notes} run, {failed} failed, {left} not begun")
+        print(f"summary: {options.store}/summary.csv")
+    return 1 if failed or (left and options.seconds is None and distributed.first()) else 0
 
 
 def _pack(options: argparse.Namespace) -> None:
@@ -226,19 +277,37 @@ def _pack(options: argparse.Namespace) -> None:
     print(f"packed into {pack(options.store, options.folder, options.traces, options.workers)}")
 
 
+def _refusal(error: Exception) -> str | None:
+    """One sentence for what a user can put right; None for what is a fault of the program."""
+    if isinstance(error, UserError):
+        return str(error)
+    torch = sys.modules.get("torch")
+    if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
+        return "out of memory: use a smaller model, fewer --slots or another --device; what was finished is recorded"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"cannot read or write {error.filename} ({error.strerror}); put that right and run again"
+    return None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if words and words[0] in NOTEBOOK_COMMANDS:
-            return _notebooks(words[0], words[1:]) or 0
-        else:
-            options = _parser().parse_args(words)
-            return options.run(options) or 0
-    except UserError as error:
-        print(f"jot: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        if words and words[0] in FORWARDED:
+            return _forward(words[0], words[1:]) or 0
+        options = _parser().parse_args(words)
+        code = options.run(options) or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `jot cells GRID | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("jot: interrupted; what was finished is recorded, run again to go on", file=sys.stderr)
         return 130
-    return 0
+    except Exception as error:
+        if (sentence := _refusal(error)) is None:
+            raise
+        who = "" if distributed.first() else f" (process {distributed.rank()})"
+        print(f"jot: error{who}: {' '.join(sentence.split())}", file=sys.stderr)
+        return 2

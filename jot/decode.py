@@ -1,5 +1,7 @@
 """The one denoising loop. Every method runs through it, so token counts and timings are comparable.
 
+``jot.fast`` runs the same steps with fixed shapes, where it is asked for.
+
 A step proposes a token for each masked row, asks the exit rule which positions are final, lets the
 schedule choose its share, and commits the union.
 """
@@ -309,7 +311,7 @@ def decode_stream(
     if reason is None:
         yield from fast.stream(model, config, method, slots, width, prompts)
         return
-    if reason not in ("JOT_FAST=0", "no CUDA device"):
+    if reason != fast.UNASKED:
         LOG.info("%s runs in the plain loop: %s", method.name, reason)
     loop = _Loop(model, config, method, slots, width, trace, draws or KeyedDraws())
     yield from loop.run(iter(prompts))

@@ -304,7 +304,7 @@ class FastDLLM(ExitRule):
         rank = ranks(confidence, step.slot, step.in_block, len(step.masks))
         short = step.in_block & (confidence < 1 - self.factor / (rank + 2)) & (rank > 0)
         first = torch.full((len(step.masks),), len(rank) + 1, device=rank.device)
-        first = first.scatter_reduce(0, step.slot[short], rank[short], "amin")
+        first = first.scatter_reduce(0, step.slot, torch.where(short, rank, len(rank) + 1), "amin")
         return step.in_block & (rank < first[step.slot]), None
 
 

@@ -1,8 +1,8 @@
 """The loop on CUDA: each step is one replayed graph, and between steps the host reads a few numbers.
 
 The rules, schedules and proposals are those of ``decode.py``. What differs is that a step has a fixed number of rows,
-some of them idle, and that blocks and counters advance on the device. ``JOT_FAST=0`` switches it off, ``JOT_FAST=1``
-asks for it on any device (without a graph on the CPU); else it runs where it can.
+some of them idle, and that blocks and counters advance on the device. ``JOT_FAST=1`` asks for it (on the CPU it runs
+without graphs); what it cannot do, and everything without that variable, runs in the plain loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jot.cache import KVCache, View
 from jot.config import DecodeConfig
 from jot.decode import Output
 from jot.errors import UserError
-from jot.exits import KLASS, Prophet
+from jot.exits import KLASS, METHODS, Prophet
 from jot.kernels import triton
 from jot.models.base import DiffusionModel, linear_to
 from jot.models.fused import FusedForward
@@ -35,16 +35,16 @@ from jot.step import Step
 LOG = logging.getLogger("jot")
 WIDTH = 16  # canvases are as wide as the next multiple
 KEPT = 12  # loops with their graphs that a model keeps
+UNASKED = "JOT_FAST is not 1"
 ROWS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # capacities of a step; beyond, multiples of the last
 
 
 def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, trace: bool, draws) -> str | None:
     """Why a run goes through the plain loop, in a few words; None where the fast one takes it."""
-    mode = os.environ.get("JOT_FAST", "")
-    if mode == "0":
-        return "JOT_FAST=0"
-    if mode != "1" and (model.device.type != "cuda" or triton is None):
-        return "no CUDA device" if model.device.type != "cuda" else "no Triton"
+    if os.environ.get("JOT_FAST") != "1":
+        return UNASKED
+    if model.device.type == "cuda" and triton is None:
+        return "no Triton"
     if model.dtype == torch.float64 or config.head_dtype == "float64":
         return "float64"
     nucleus = config.proposal == "dream" and config.top_p is not None and config.top_p < 1
@@ -59,6 +59,7 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, tra
         ("a forward that the cache does not need", config.extra_in_block),
         ("blocks of unequal length under a cache", config.cache and len({b - a for a, b in config.blocks}) > 1),
         ("Prophet's other regions", isinstance(method, Prophet) and method.region != "masked"),
+        ("a rule of another kind", not isinstance(method, tuple(METHODS.values()))),
     ):  # fmt: skip
         if holds:
             return reason
@@ -68,15 +69,23 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, tra
 def stream(model, config: DecodeConfig, method, slots: int, width: int, prompts: Sequence) -> Iterator:
     """Decode ``prompts`` through a loop that the model keeps for runs of the same kind."""
     width = -(-width // WIDTH) * WIDTH
+    state = (model.dtype, str(model.device), *(weight.data_ptr() for weight in model.parameters()))
+    if model.__dict__.get("_fast_state") != state:  # moved, cast or loaded anew: nothing kept fits any more
+        for kept in ("_fast_loops", "_fast_pool", "_fused"):
+            model.__dict__.pop(kept, None)
     loops: OrderedDict = model.__dict__.setdefault("_fast_loops", OrderedDict())
     key = (replace(config, seed=0), method, slots, width)
     loop = loops.pop(key, None) or FastLoop(model, config, method, slots, width)  # ours alone until the run ends
+    model.__dict__["_fast_state"] = (model.dtype, str(model.device), *(w.data_ptr() for w in model.parameters()))
     try:
         yield from loop.run(iter(prompts), config.seed)
-    finally:
+    except GeneratorExit:
         loops[key] = loop
-        while len(loops) > KEPT:
-            loops.popitem(last=False)
+        raise
+    else:  # after an error it is left to the garbage collector
+        loops[key] = loop
+    while len(loops) > KEPT:
+        loops.popitem(last=False)
 
 
 def capacity(rows: int) -> int:
@@ -109,6 +118,7 @@ def _pool(device: torch.device) -> tuple:
 class FastLoop:
     """State of ``slots`` canvases on the device, one idle canvas beside them, and the graphs that advance them."""
 
+    @torch.inference_mode(False)  # what is kept must be writable in either mode
     def __init__(self, model: DiffusionModel, config: DecodeConfig, method, slots: int, width: int):
         self.model, self.config, self.method, self.draws = model, config, method, KeyedDraws()
         device, every = model.device, slots + 1
@@ -258,9 +268,10 @@ class FastLoop:
             torch.cuda.current_stream().wait_stream(side)
             for tensor, old in zip(state, before, strict=True):
                 tensor.copy_(old)
-            self.graphs[key] = graph = torch.cuda.CUDAGraph()
+            graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.pool[0]):
                 self.advance(*key)
+            self.graphs[key] = graph
         self.graphs[key].replay()
 
     def read(self) -> list[int]:

@@ -21,7 +21,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm.auto import tqdm
 
-from jot import environment, settings, tasks
+from jot import distributed, environment, settings, tasks
 from jot.decode import Output, Trace, decode_stream
 from jot.errors import UserError
 from jot.models import load
@@ -296,19 +296,28 @@ def evaluate(
             raise UserError(f"{cell.id} was recorded without traces in {folder}; use another store")
         with tqdm(
             total=len(wanted), initial=len(wanted) - len(missing), desc=f"{task} {name}", unit="sample",
-            disable=not progress or not missing,
+            disable=not progress or not missing or not distributed.first(),
         ) as bar:  # fmt: skip
+            own = set(distributed.share(wanted))
             while missing:
-                claimed = writer.claim(missing, max(slots * ROUNDS, len(missing) // SHARE))
+                near = [doc_id for doc_id in missing if doc_id in own]
+                claimed = writer.claim(near, max(slots * ROUNDS, len(near) // SHARE))
+                claimed = claimed or writer.claim(missing, max(slots * ROUNDS, len(missing) // SHARE))
                 if not claimed:
                     bar.set_postfix_str("waiting for another process")
                     time.sleep(0.2)
                 samples = [(doc_id, bench.prompts[doc_id]) for doc_id in claimed]
                 stream = decode_stream(model, samples, rule, slots=slots, trace=trace, **dataclasses.asdict(config))
-                for doc_id, out in stream:
-                    writer.append(_record(model, bench, doc_id, out, config.steps, slots))
-                    decoded += 1
-                    bar.update()
+                try:
+                    for doc_id, out in stream:
+                        writer.append(_record(model, bench, doc_id, out, config.steps, slots))
+                        decoded += 1
+                        bar.update()
+                except (torch.OutOfMemoryError, MemoryError) as error:
+                    raise UserError(
+                        f"out of memory on {model.device} with {slots} samples at a time: the {len(writer.done)} "
+                        "finished samples are kept; run again with fewer slots"
+                    ) from error
                 missing = [doc_id for doc_id in missing if doc_id not in writer.done]
                 bar.n = len(wanted) - len(missing)
         frame = to_frame([writer.done[doc_id] for doc_id in wanted])

@@ -1,7 +1,7 @@
 """A store packed for keeping: few Parquet files and one manifest, read back through `records.load_store`.
 
-Cells of one model, task and split share a file, ordered by document: the methods' answers to one document
-stand side by side and compress against each other.
+Cells of one model (all its training seeds), task and split share a file, ordered by document: the answers to one
+document stand side by side and compress against each other.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from jot.records import FIELDS, TRACE, Cell, Recorded, load_store, metas, natura
 _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "forwards_suffix",
              "forwards_block",
              "slots", "tokens_non_eos")  # fmt: skip
+PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
+SAME = "\0"  # stands in a file for an answer that is the whole text
 _TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "threshold": np.float32,
                 "mean_margin": np.float16, "masked": np.int16}  # fmt: skip
 
@@ -47,7 +49,8 @@ def pack(
     groups: dict[str, set[str]] = {}
     for store in stores:
         for cell_id, meta in metas(store).items():
-            words = (str(meta["config"].get(key)) for key in ("model", "task", "split"))
+            words = [str(meta["config"].get(key)) for key in ("model", "task", "split")]
+            words[0] = re.sub(r"-seed\d+$", "", words[0])  # another training of it answers the same documents
             name = ".".join(re.sub(r"[^A-Za-z0-9-]+", "_", word) for word in words)
             groups.setdefault(f"{name}.parquet", set()).add(cell_id)
     folder = Path(folder)
@@ -63,11 +66,17 @@ def pack(
         if path.name not in groups:
             path.unlink()
     target = folder / "manifest.json"
-    lines = [
-        f"{json.dumps(cell_id)}: {json.dumps(plain(meta), separators=(',', ':'))}"
-        for cell_id, meta in sorted(manifest.items())
-    ]
-    target.write_text('{"cells": {\n' + ",\n".join(lines) + "\n}}\n")
+    # Most cells were decoded on one machine: what is equal stands once.
+    places: list[dict] = []
+    lines = []
+    for cell_id, meta in sorted(plain(manifest).items()):
+        place = {key: meta.pop(key) for key in PLACE if key in meta}
+        if place not in places:
+            places.append(place)
+        meta["place"] = places.index(place)
+        lines.append(f"{json.dumps(cell_id)}: {json.dumps(meta, separators=(',', ':'))}")
+    head = json.dumps(places, separators=(",", ":"))
+    target.write_text(f'{{"places": {head},\n"cells": {{\n' + ",\n".join(lines) + "\n}}\n")
     return target
 
 
@@ -82,6 +91,9 @@ def _pack(stores: list[Path], members: list[str], path: Path, traces: bool) -> d
             ]:
                 raise UserError(f"two stores hold the cell {cell_id} with different samples; pack one of them")
     cells = {cell_id: cell for cell_id, cell in sorted(cells.items()) if len(cell.frame)}
+    if not cells:  # begun and not one sample finished
+        path.unlink(missing_ok=True)
+        return {}
     _write(path, [cell.frame for cell in cells.values()], traces)
     digest = _digest(path, path.stat().st_mtime_ns)
     return {cell_id: {**cell.meta, "file": path.name, "sha256": digest} for cell_id, cell in cells.items()}
@@ -110,7 +122,14 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
         elif name in _INTEGERS:
             columns[name] = pa.array(values, pa.int32())
         elif name == "seconds":  # two digits say all that a shared batch's clock knows
-            columns[name] = pa.array([float(f"{v:.1e}") for v in values], pa.float32())
+            alone = table["slots"].to_numpy() == 1
+            rounded = [float(v if one else f"{v:.1e}") for v, one in zip(values, alone, strict=True)]
+            columns[name] = pa.array(rounded, pa.float32())
+        elif name == "answer":
+            pairs = zip(values, table["text"], strict=True)
+            columns[name] = pa.array(
+                [SAME if answer is not None and answer == text else answer for answer, text in pairs]
+            )
         elif name == "score":
             columns[name] = pa.array([float(v) for v in values], pa.float32())
         else:
@@ -125,7 +144,7 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
             columns[f"trace_{name}"] = pa.array(values, pa.list_(pa.from_numpy_dtype(kind)))
     words = ["cell", "doc_id", "prompt_hash"]
     pq.write_table(
-        pa.table(columns), path, compression="zstd", compression_level=19, use_dictionary=words,
+        pa.table(columns), path, compression="brotli", compression_level=11, use_dictionary=words,
         write_statistics=False, row_group_size=1 << 20, data_page_size=1 << 22,
     )  # fmt: skip
 
@@ -137,9 +156,13 @@ def read_manifest(folder: Path) -> dict[str, dict]:
         UserError: it cannot be read, or a configuration in it was edited.
     """
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())["cells"]
+        content = json.loads((folder / "manifest.json").read_text())
+        manifest = {
+            cell_id: {**{k: v for k, v in meta.items() if k != "place"}, **content["places"][meta["place"]]}
+            for cell_id, meta in content["cells"].items()
+        }
         keys = {cell_id: Cell(meta["config"]).key for cell_id, meta in manifest.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / 'manifest.json'} cannot be read ({error}); restore it") from error
     for cell_id, key in keys.items():
         if key != cell_id[-10:]:
@@ -175,4 +198,5 @@ def _read(folder: Path, cell_id: str, meta: Mapping) -> pd.DataFrame:
     if meta.get("sha256") not in (None, _digest(path, path.stat().st_mtime_ns)):
         raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
     frame["score"] = frame["score"].astype("float64")
+    frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
     return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])

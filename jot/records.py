@@ -5,7 +5,7 @@ The unit is a *cell*: one resolved configuration. `STORE/<cell>.json` holds the 
 hardware and totals; each process that decodes appends to a part of its own,
 `STORE/<cell>.<host>-<pid>-<random>.jsonl`. A process claims a sample by locking one byte of
 `STORE/<cell>.lock`; locks end with the process, so a killed run leaves nothing behind but finished lines and
-at most one torn tail, which is cut off and decoded again.
+at most one torn tail, which is cut off and decoded again. Each line ends with a checksum of itself.
 
 This module names cells and reads them; `store.py` writes, `packed.py` packs a store to Parquet.
 """
@@ -25,13 +25,8 @@ from pathlib import Path
 import pandas as pd
 
 from jot.errors import UserError
+from jot.lines import FIELDS, TRACE, from_line
 
-FIELDS = (
-    "cell", "doc_id", "prompt_hash", "prompt_tokens", "text", "answer", "score", "configured_steps", "steps",
-    "forwards_full", "forwards_suffix", "forwards_block", "seconds", "slots", "tokens_non_eos", "empty",
-    "generated",
-)  # fmt: skip
-TRACE = ("step", "rule", "margin", "threshold", "mean_margin", "masked")  # optional, under "trace"
 CELL_FILE = re.compile(r"-[0-9a-f]{10}\.json$")
 ORDER_SEED = 20260101  # of the one permutation that every `limit` takes its first n from
 
@@ -129,7 +124,7 @@ def take(ids: Sequence[str], limit: int | None = None, subjects: Sequence[str] |
 
 
 class Recorded:
-    """One cell: what its `<cell>.json` says, and its samples, one row each, read when they are first looked at."""
+    """One cell: what its `<cell>.json` says, and its samples, one row each; packed ones are read at the first look."""
 
     def __init__(self, meta: dict, frame: pd.DataFrame | Callable[[], pd.DataFrame]) -> None:
         self.meta = meta
@@ -172,9 +167,7 @@ class _Part:
         for line in lines[:-1]:
             self.offset, self.line = self.offset + len(line) + 1, self.line + 1
             try:
-                record = json.loads(line)
-                if missing := [field for field in FIELDS if field not in record]:
-                    raise ValueError(f"no {missing[0]}")
+                record = from_line(line)
             except (ValueError, TypeError, RecursionError) as error:
                 raise UserError(
                     f"line {self.line} of {self.path} is no record ({str(error)[:80]}); "

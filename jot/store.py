@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from jot.errors import UserError
+from jot.lines import to_line
 from jot.locks import ByteLocks
 from jot.records import Cell, Rows, plain, read_meta, totals
 
@@ -102,7 +103,7 @@ class Writer:
     def append(self, record: Mapping) -> None:
         """Writes one finished sample to disk and gives up its claim."""
         record = {"cell": self.cell.key, **record}
-        line = json.dumps(record, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode() + b"\n"
+        line = to_line(record)
         if self._part is None:
             self._part = self._new_part()
         end = self._part.seek(0, os.SEEK_END)

@@ -56,6 +56,13 @@ def root() -> Path:
     return ROOT
 
 
+@pytest.fixture
+def full_size(request: pytest.FixtureRequest) -> None:
+    """For tests that take minutes: they run only where the marker is asked for."""
+    if "soak" not in (request.config.getoption("-m") or ""):
+        pytest.skip("takes minutes; pytest -m soak runs it")
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Material that lies beside the checkout and is not part of it; tests that need it are skipped elsewhere.

@@ -10,6 +10,7 @@ import pandas as pd
 
 from jot import records as records_module
 from jot.analysis import cells
+from jot.grid import Point
 
 LENGTH = {"pocket_gsm8k": 128, "pocket_mmlu": 3, "pocket_hellaswag": 5, "pocket_humaneval": 128}
 DEFAULT = {"dream": 90, "llada": 30}
@@ -52,6 +53,58 @@ def cell(
         "totals": {"samples": len(rows)},
     }
     return made.id, records_module.Recorded(meta, rows)
+
+
+def of(point: Point, rows: pd.DataFrame) -> tuple:
+    """(id, Recorded) of the cell that a grid's point resolves to."""
+    method, decode = cells.resolved(point)
+    name = cells.short(point.model)
+    config = {
+        "model": name,
+        "family": cells.family({"model": name}),
+        "fingerprint": name,
+        "task": point.task,
+        "task_version": 1,
+        "prompt_hash": point.task,
+        "split": point.own_split,
+        "method": method,
+        "decode": decode,
+        "dtype": "float32",
+        "seed": point.seed,
+    }
+    made = records_module.Cell(config)
+    meta = {
+        "cell": made.id,
+        "config": records_module.plain(config),
+        "versions": {"jot": "0"},
+        "hardware": {"kind": "test machine"},
+        "totals": {"samples": len(rows)},
+    }
+    return made.id, records_module.Recorded(meta, rows.assign(cell=made.key))
+
+
+def scored(point: Point, scores: list, steps: int | list | None = None, **columns: object) -> tuple:
+    """The cell of a point with these scores; full decoding takes every step, others an eighth of them."""
+    length = LENGTH[point.task]
+    frame = rows(point.task, point.own_split, np.random.default_rng(0), len(scores), 0.5, length)
+    steps = steps if steps is not None else length if point.method == "full" else max(1, length // 8)
+    return of(point, frame.assign(score=np.asarray(scores, float), steps=steps, forwards_full=steps, **columns))
+
+
+def baselines(n: int = 200) -> dict:
+    """Every baseline and variant of the main table on test, other draws' seeds and one other training seed."""
+    rng = np.random.default_rng(1)
+    out = {}
+    for model in cells.MODELS:
+        for task, length in LENGTH.items():
+            for i, method in enumerate((*cells.BASELINES, *cells.VARIANTS)):
+                if point := cells.baseline(model, task, method):
+                    out |= [of(point, rows(task, "test", rng, n, 0.8 - 0.05 * i, length * (0.2 + 0.1 * i)))]
+            for name, seed in ((model, 1), (model, 2), (cells.trained(model, 1), 0)):
+                for method, share in (("full", 1.0), ("jot", 0.3)):
+                    point = Point.of(name, task, method, seed=seed)
+                    out |= [of(point, rows(task, "test", rng, n, 0.8, length * share))]
+    return out
 
 
 def write(folder: Path, records: dict) -> Path:

@@ -13,7 +13,6 @@ import torch
 
 import jot
 from jot import fast, kernels, shortlist
-from jot.exits import ExitRule
 from jot.models import home
 from jot.text import encode, render
 from tests import tiny
@@ -130,12 +129,40 @@ def test_what_it_cannot_do_goes_to_the_plain_loop_with_one_line(
     assert len(said) == 1 and word in said[0]
 
 
-def test_switched_off_and_without_cuda_it_stays_silent(models, monkeypatch, caplog):
+def test_unasked_it_stays_silent(models, monkeypatch, caplog):
     for mode in ("0", ""):
         monkeypatch.setenv("JOT_FAST", mode)
         with caplog.at_level("INFO", logger="jot"):
             jot.decode(models["llada"], [1, 2, 3], jot.JoT(), length=8)
     assert not caplog.records
+
+
+class Counting(jot.exits.ExitRule):
+    """A rule that keeps something in Python, which a graph would freeze."""
+
+    name = "counting"
+
+    def __call__(self, step):
+        return step.none(), None
+
+
+def test_rules_of_others_go_to_the_plain_loop(models, monkeypatch):
+    monkeypatch.setenv("JOT_FAST", "1")
+    config = jot.DecodeConfig(length=8).resolve(models["llada"])
+    assert fast.refusal(models["llada"], config, Counting(), 1, False, None) == "a rule of another kind"
+
+
+def test_what_is_kept_follows_the_weights_and_the_mode(models, monkeypatch, tmp_path):
+    monkeypatch.setenv("JOT_FAST", "1")
+    model = jot.load(tiny.build(tmp_path / "m", "llada"), device="cpu")
+    settings = {"length": 16, "block_length": 8, "cache": "dual"}
+    with torch.inference_mode():
+        first = jot.decode(model, [1, 2, 3], jot.JoT(), **settings)
+    assert jot.decode(model, [1, 2, 3], jot.JoT(), **settings).tokens == first.tokens
+    model.to(torch.bfloat16)
+    quick = jot.decode(model, [1, 2, 3], jot.JoT(), **settings)
+    monkeypatch.setenv("JOT_FAST", "0")
+    assert quick.tokens == jot.decode(model, [1, 2, 3], jot.JoT(), **settings).tokens
 
 
 def test_rows_are_compacted_in_reading_order():
@@ -148,18 +175,12 @@ def test_rows_are_compacted_in_reading_order():
 
 
 def test_not_a_number_ends_the_run(models, monkeypatch):
-    class Broken(ExitRule):
-        name = "broken"
-
-        def __call__(self, step):
-            return step.none(), None
-
     monkeypatch.setenv("JOT_FAST", "1")
     model = models["llada"]
     monkeypatch.setattr(model, "hidden", lambda ids, *_: torch.full((*ids.shape, 32), float("nan")))
     model.__dict__.pop("_fast_loops", None)
     with pytest.raises(jot.UserError, match="not numbers"):
-        jot.decode(model, [1, 2, 3], Broken(), length=8)
+        jot.decode(model, [1, 2, 3], jot.JoT(), length=8)
     model.__dict__.pop("_fast_loops", None)
 
 

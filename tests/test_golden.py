@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -22,7 +23,15 @@ from jot.proposals import dream, llada
 
 SHIPPED = Path(__file__).parent / "golden"
 ROOT = Path(os.environ.get("JOT_GOLDEN") or SHIPPED)
-CASES = json.loads((ROOT / "index.json").read_text())["cases"]
+
+
+def read(path: Path):
+    """A JSON file of the set; the shipped copies are compressed."""
+    small = path.with_name(path.name + ".gz")
+    return json.loads(gzip.decompress(small.read_bytes()) if small.is_file() else path.read_bytes())
+
+
+CASES = read(ROOT / "index.json")["cases"]
 
 
 def cases(kind, *, cached=None):
@@ -62,7 +71,7 @@ def commits(output, prompt: int, row: int = 0) -> list[list[list[int]]]:
 
 @pytest.mark.parametrize("case", cases("trace"))
 def test_trace(case):
-    record = json.loads((ROOT / case["file"]).read_text())
+    record = read(ROOT / case["file"])
     expect = record.get("expect_lowest_index_ties") or record["expect"]
     net = model(ROOT / case["checkpoint"])
     method, kwargs = RUNS[case["algorithm"]](record["params"])
@@ -100,9 +109,9 @@ def test_trace(case):
 
 def test_jot_at_the_default_precision():
     """The default float32 logits give the float64 reference's tokens and steps on every shipped case."""
-    shipped = json.loads((SHIPPED / "index.json").read_text())["cases"]
+    shipped = read(SHIPPED / "index.json")["cases"]
     for case in (c for c in shipped if c["algorithm"] in ("jot_llada", "jot_dream")):
-        record = json.loads((SHIPPED / case["file"]).read_text())
+        record = read(SHIPPED / case["file"])
         method, kwargs = RUNS[case["algorithm"]](record["params"])
         kwargs["head_dtype"] = "float32"
         output = jot.decode(model(SHIPPED / case["checkpoint"]), record["prompt"][0], method, **kwargs)
@@ -112,7 +121,7 @@ def test_jot_at_the_default_precision():
 @pytest.mark.parametrize("case", [c for c in cases("trace") if "detail" in c.values[0]["expect"]])
 def test_jot_thresholds(case):
     """The threshold recorded at each commit is ln tau_i of the reference, and the margin is the ln of its ratio."""
-    record = json.loads((ROOT / case["file"]).read_text())
+    record = read(ROOT / case["file"])
     method, kwargs = RUNS[case["algorithm"]](record["params"])
     output = jot.decode(model(ROOT / case["checkpoint"]), record["prompt"][0], method, trace=True, **kwargs)
     start = len(record["prompt"][0])
@@ -161,7 +170,7 @@ def test_forward(case):
 
 
 def test_units_schedules():
-    units = json.loads((ROOT / next(c["file"] for c in CASES if c["algorithm"] == "schedules")).read_text())
+    units = read(ROOT / next(c["file"] for c in CASES if c["algorithm"] == "schedules"))
     for row in units["S-LLaDA_S-dllm"]:
         assert schedules.llada(row["masks"], row["steps"]).tolist() == row["S-LLaDA"], row
         assert schedules.precomputed(row["masks"], row["steps"]).tolist() == row["S-dllm"], row
@@ -214,7 +223,7 @@ def test_units_fastdllm_selection():
 
 
 def test_units_gate():
-    gate = json.loads((ROOT / next(c["file"] for c in CASES if c["algorithm"] == "jot_gate")).read_text())
+    gate = read(ROOT / next(c["file"] for c in CASES if c["algorithm"] == "jot_gate"))
     for row in gate["spatial"]:
         rule = jot.JoT(row["tau_max"], row["tau_min"], row["gamma"], row["D"])
         resolved = torch.ones(1, row["n"], dtype=torch.bool)

@@ -51,6 +51,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
     (home / "data").mkdir()
     for path in NOTEBOOKS:
         (home / "notebooks" / path.name).write_bytes(path.read_bytes())
+    (home / "notebooks" / "ANALYSIS.md").write_bytes((ROOT / "notebooks" / "ANALYSIS.md").read_bytes())
     for name in ("paper", "tasks"):
         (home / "data" / name).symlink_to(ROOT / "data" / name)
     monkeypatch.setenv("JOT_HOME", str(home))

@@ -148,3 +148,76 @@ def test_every_printed_number_of_the_latex_source_is_there(shared):
         if "gamma" in frame:  # the decay rates are keys of these rows, not values
             expected = [pair for pair in expected if pair[0] not in (0.3, 0.5, 0.7, 0.9)]
         assert list(zip(frame["value"], frame["mark"], strict=True)) == expected, label
+
+
+# --- nothing of a table is left out -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bodies(shared) -> dict[str, list[list[str]]]:
+    """Cells of every tabular below its header, row by row, with their markup, keyed by label."""
+    source = shared / "paper" / "jot.tex"
+    if not source.is_file():
+        pytest.skip(f"no paper source at {source}")
+    found = {}
+    for part in source.read_text().split(r"\begin{tabular}")[1:]:
+        label = re.search(r"\\label\{tab:(\w+)\}", part)[1]
+        body = part.split(r"\bottomrule")[0].split(r"\midrule", 1)[1]
+        body = re.sub(r"\\midrule|\\rowcolor\[gray\]\{0\.92\}", "", body)
+        found[label] = [[cell.strip() for cell in row.split("&")] for row in body.split(r"\\") if row.strip()]
+    return found
+
+
+def test_every_tabular_of_the_paper_is_transcribed(bodies):
+    assert set(bodies) == set(published.TABLES)
+
+
+@pytest.mark.parametrize("label", published.TABLES)
+def test_every_cell_of_a_body_is_a_value_or_a_key(bodies, label):
+    """By counting: the value cells of the body are the rows of the file, in order, with the digits and the marks."""
+    frame = published.load(label)
+    rows = bodies[label]
+    spans = [sum(int(m) for c in row for m in re.findall(r"\\multicolumn\{(\d+)\}", c)) for row in rows]
+    widths = {len(row) + span - (span > 0) for row, span in zip(rows, spans, strict=True)}
+    assert len(widths) == 1 and len(frame) % len(rows) == 0
+    values = len(frame) // len(rows)
+    cells = [cell for row in rows for cell in row[-values:]]
+    plain = [re.sub(r"\\times|\\textbf|\\underline|[${}]", "", cell) for cell in cells]
+    printed = ["" if text == "---" else text for text in plain]
+    raw = (published.folder() / f"{label}.csv").read_text().splitlines()
+    assert printed == [line.split(",")[-2] for line in raw[1:]]
+    marks = ["bold" if "textbf" in cell else "underline" if "underline" in cell else "" for cell in cells]
+    assert marks == frame["mark"].tolist()
+    assert sum(cell.count(r"\textbf") + cell.count(r"\underline") for row in rows for cell in row) == sum(
+        map(bool, marks)
+    )
+
+
+def test_no_table_prints_a_gain(bodies):
+    """Captions speak of gains; a signed or bracketed number would be one, and would need a column of its own."""
+    names = r"Dream-7B|LLaDA-8B|\\JOT \(Ours\)|\\JOT \(argmax\)|\(DualCache\)|\(\$\\tau\{=\}\d+\$\)"
+    for label, rows in bodies.items():
+        cells = [re.sub(names, "", cell) for row in rows for cell in row]
+        assert not [cell for cell in cells if re.search(r"[()]|[+-]\s*\d", cell)], label
+        assert "gain" not in set(published.load(label)["metric"])
+
+
+def test_marks_are_those_of_the_best_and_the_second_best():
+    """All printed marks are right; equal second-best values are left unmarked in six columns of three tables."""
+    from jot.analysis import ledger_tables
+
+    tied = {}
+    for label in ledger_tables.TABLES_WITH_MARKS:
+        frame = ledger_tables.marks(label)
+        assert not frame["status"].isin(["wrong", "missing"]).any(), label
+        assert (frame["mark"] != "").sum() == (published.load(label)["mark"] != "").sum()
+        for column, group in frame[frame["status"] == "tied"].groupby("column"):
+            tied[label, column] = (group["value"].iloc[0], len(group))
+    assert tied == {
+        ("tau_min_ablation", "gsm8k score tau_min=30"): ("77.3", 4),
+        ("llada_ablation", "LLaDA-8B mmlu score"): ("63.8", 6),
+        ("llada_ablation", "LLaDA-8B hellaswag score"): ("72.7", 6),
+        ("spatial_ablation", "Dream-7B mmlu score"): ("66.7", 7),
+        ("spatial_ablation", "Dream-7B hellaswag score"): ("72.7", 6),
+        ("spatial_ablation", "Dream-7B hellaswag speedup"): ("2.26", 5),
+    }

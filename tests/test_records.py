@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
 import random
+import re
 import signal
 import time
 from collections import Counter
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jot import packed as packed_module
 from jot import store as store_module
 from jot.errors import UserError
 from jot.packed import pack
@@ -210,7 +214,7 @@ def test_repeated_records(tmp_path: Path) -> None:
     copy = tmp_path / f"{cell.id}.copy.jsonl"
     copy.write_bytes(part(tmp_path, cell).read_bytes())
     assert len(load_store(tmp_path)[cell.id].frame) == 3
-    copy.write_text(copy.read_text().replace("2047", "7"))
+    copy.write_text(re.sub(',"crc32":"[0-9a-f]+"', "", copy.read_text()).replace("2047", "7"))
     with pytest.raises(UserError, match="repeats"):
         load_store(tmp_path)
 
@@ -400,13 +404,50 @@ def test_pack_and_read_back(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == first
 
     text = manifest.read_text()
-    manifest.write_text(text.replace('"length": 4', '"length": 5'))
+    edited = text.replace('"length":4', '"length":5')
+    assert edited != text
+    manifest.write_text(edited)
     with pytest.raises(UserError, match="edited"):
         load_store(tmp_path / "packed")
     manifest.write_text(text)
-    (manifest.parent / "pocket-llada.pocket_gsm8k.dev.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match="cannot be read"):
+    damaged = manifest.parent / "pocket-llada.pocket_gsm8k.dev.parquet"
+    good = damaged.read_bytes()
+    for bad in (b"PAR1", b"", good[: len(good) // 2], good[:-4]):
+        damaged.write_bytes(bad)
+        packed = load_store(tmp_path / "packed")  # samples are read when they are looked at
+        assert packed[one.id].n == 30
+        with pytest.raises(UserError, match="cannot be read"):
+            packed[one.id].frame  # noqa: B018
+    fewer = fill(tmp_path / "c", 3)
+    pack(tmp_path / "c", tmp_path / "few")
+    damaged.write_bytes((tmp_path / "few" / damaged.name).read_bytes())
+    with pytest.raises(UserError, match=f"has 0 samples of {one.id}|has 3 samples of {fewer.id}"):
+        load_store(tmp_path / "packed")[one.id].frame  # noqa: B018
+    rewritten = pq.read_table(io.BytesIO(good))  # the same rows, another file
+    pq.write_table(rewritten, damaged)
+    with pytest.raises(UserError, match="its checksum is not the manifest's"):
+        load_store(tmp_path / "packed")[one.id].frame  # noqa: B018
+    damaged.unlink()
+    with pytest.raises(UserError, match="is not there, though the manifest names it"):
         load_store(tmp_path / "packed")
+
+
+def test_samples_are_read_when_they_are_looked_at(tmp_path: Path, monkeypatch) -> None:
+    one = fill(tmp_path / "live", 6)
+    two = fill(tmp_path / "live", 4, {**CONFIG, "method": {"name": "full"}})
+    pack(tmp_path / "live", tmp_path / "packed")
+    reads = []
+    real = packed_module._read
+    monkeypatch.setattr(packed_module, "_read", lambda *args: reads.append(args[1]) or real(*args))
+    cells = load_store(tmp_path / "packed")
+    assert [cells[one.id].n, cells[two.id].n] == [6, 4] and reads == []
+    assert len(cells[one.id].frame) == 6 and cells[one.id].frame is cells[one.id].frame and reads == [one.id]
+    meta, frame = cells[two.id]
+    assert meta["totals"]["samples"] == len(frame) == 4 and reads == [one.id, two.id]
+    assert set(load_store(tmp_path / "packed", [two.id, "unknown"])) == {two.id}
+    assert set(load_store(tmp_path / "live", [one.id])) == {one.id}
+    eager = Recorded({"totals": {"samples": 9}}, frame)
+    assert eager.n == 4  # the samples at hand count, not what the file says
 
 
 def test_packed_records_are_small(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ import gzip
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -132,6 +134,198 @@ def test_kernel_keeps_what_the_hook_cannot(tmp_path: Path) -> None:
         pytest.skip("this kernel or user has neither Landlock nor network namespaces")
     assert wrote == "refused" or "files" not in in_force
     assert connected == "unreachable" or "network" not in in_force
+
+
+# ---------------------------------------------------------------- hostile programs, one for each thing they must not do
+
+# Empties what the audit hook would read, through the frames that called the program: the kernel must hold by itself.
+UNHOOKED = textwrap.dedent("""
+    import sys
+    frame = sys._getframe()
+    while frame is not None:
+        for name in ("_REFUSED", "_CHANGES", "_BARRED"):
+            if name in frame.f_globals:
+                frame.f_globals[name] = ()
+        for name in ("refused", "changes", "barred", "inside", "readable"):
+            frame.f_locals.pop(name, None)
+        frame = frame.f_back
+""")
+either = pytest.mark.parametrize("before", ["", UNHOOKED], ids=["plain", "unhooked"])
+
+
+def bare(tmp_path: Path, program: str) -> tuple[str, str]:
+    """Runs a program under the kernel's limits of a child alone, without the hook; what is in force, and its output."""
+    (tmp_path / "own").mkdir(exist_ok=True)
+    script = textwrap.dedent(f"""
+        import os, runpy, socket, sys, ctypes, subprocess
+        worker = runpy.run_path({str(WORKER)!r})
+        os.chdir({str(tmp_path / "own")!r})
+        print(sorted(worker["confine"](os.getcwd(), worker["_library"]())), flush=True)
+    """)
+    command = [sys.executable, "-c", script + program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    in_force, _, rest = done.stdout.partition("\n")
+    return in_force, rest + done.stderr
+
+
+@either
+def test_hostile_reads_outside_its_folder(tmp_path: Path, before: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the secret")
+    program = f"""
+import os
+found = []
+for way in (
+    lambda: open({str(secret)!r}).read(),
+    lambda: os.read(os.open({str(secret)!r}, os.O_RDONLY), 99),
+    lambda: open("/etc/passwd").read(),
+    lambda: open(f"/proc/{{os.getppid()}}/environ").read(),
+    lambda: open(f"/proc/self/root{secret}").read(),
+    lambda: os.link({str(secret)!r}, "here") or open("here").read(),
+    lambda: __import__("shutil").copy({str(secret)!r}, "here"),
+):
+    try:
+        found.append(way())
+    except OSError:
+        pass
+assert not found, found
+"""
+    assert sandbox.run(before + program) == sandbox.Verdict(True, "passed")
+    in_force, told = bare(tmp_path, f"print(open({str(secret)!r}).read())")
+    assert "reads" not in in_force or ("PermissionError" in told and "the secret" not in told.splitlines()[0])
+
+
+@either
+def test_hostile_opens_a_socket(tmp_path: Path, before: str) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    server.settimeout(0.2)
+    port = server.getsockname()[1]
+    program = f"""
+import sys
+for name in [name for name in sys.modules if "socket" in name]:
+    del sys.modules[name]
+import socket
+socket.create_connection(("127.0.0.1", {port}), 1).sendall(b"out")
+"""
+    assert not sandbox.run(before + program).passed
+    with pytest.raises(TimeoutError):
+        server.accept()
+    in_force, told = bare(tmp_path, f"socket.create_connection(('127.0.0.1', {port}), 1); print('connected')")
+    assert "calls" not in in_force or ("PermissionError" in told and "connected" not in told)
+    server.close()
+
+
+@either
+def test_hostile_forks_without_bound(tmp_path: Path, before: str) -> None:
+    program = f"""
+import os, threading
+def more():
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            try:
+                threading.Thread(target=more).start()
+            except RuntimeError:
+                pass
+        open({str(tmp_path / "alive")!r}, "w")
+more()
+"""
+    begun = time.monotonic()
+    assert not sandbox.run(before + program, timeout=0.5).passed
+    assert time.monotonic() - begun < 5
+    assert not alive(sandbox._CURRENT.process.pid) and sandbox.run("assert 1").passed
+    in_force, told = bare(tmp_path, "os.fork(); print('forked')")
+    assert "calls" not in in_force or ("PermissionError" in told and "forked" not in told.splitlines())
+    in_force, told = bare(tmp_path, "subprocess.run(['true']); print('started')")
+    assert "calls" not in in_force or ("PermissionError" in told and "started" not in told.splitlines())
+
+
+def alive(pid: int) -> list[str]:
+    """Processes below one."""
+    return [pid for path in Path(f"/proc/{pid}/task").glob("*/children") for pid in path.read_text().split()]
+
+
+@either
+def test_hostile_outlives_its_time(before: str) -> None:
+    program = """
+import atexit, os, signal, sys, time
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+def again():
+    while True:
+        try:
+            while True:
+                time.sleep(0.01)
+        except BaseException:
+            pass
+atexit.register(again)
+try:
+    os.setsid()
+except OSError:
+    pass
+again()
+"""
+    begun = time.monotonic()
+    assert sandbox.run(before + program, timeout=0.4) == sandbox.Verdict(False, "timed out")
+    assert time.monotonic() - begun < 5 and not alive(sandbox._CURRENT.process.pid)
+
+
+@either
+@pytest.mark.parametrize("way", ["files", "folders", "deep", "one"])
+def test_hostile_fills_the_disk(before: str, way: str) -> None:
+    program = {
+        "files": "for i in range(10**6):\n    open(f'{i}', 'wb').write(bytes(1 << 20))",
+        "folders": "import os\nfor i in range(10**9):\n    os.mkdir(f'{i}')",
+        "deep": "import os\nwhile True:\n    os.mkdir('d' * 200)\n    os.chdir('d' * 200)",
+        "one": "f = open('a', 'wb', 0)\nwhile True:\n    f.write(bytes(1 << 20))",
+    }[way]
+    sandbox.run("assert 1")
+    folder, most, begun = Path(sandbox._CURRENT.folder), 0, time.monotonic()
+    result: list = []
+    thread = threading.Thread(target=lambda: result.append(sandbox.run(before + program, timeout=2.0)))
+    thread.start()
+    while thread.is_alive():
+        du = subprocess.run(["du", "-s", "--block-size=1", str(folder)], capture_output=True, text=True).stdout
+        most = max(most, int(du.split()[0]) if du else 0)
+        thread.join(0.02)
+    assert not result[0].passed and time.monotonic() - begun < 10
+    assert most < 512 << 20 and list(folder.iterdir()) == []
+
+
+@either
+def test_hostile_kills_its_parent(tmp_path: Path, before: str) -> None:
+    sandbox.run("assert 1")
+    worker = sandbox._CURRENT.process.pid
+    program = f"""
+import os, resource, signal
+done = 0
+for pid in (os.getppid(), {worker}, {os.getpid()}, 0, -1):
+    for way in (lambda: os.kill(pid, 9), lambda: os.killpg(pid, 9), lambda: signal.pthread_kill(pid, 9),
+                lambda: signal.pidfd_send_signal(os.pidfd_open(pid), 9),
+                lambda: resource.prlimit(pid, resource.RLIMIT_CPU, (0, 0))):
+        try:
+            way()
+            done += 1
+        except (OSError, ValueError):
+            pass
+assert not done
+"""
+    assert sandbox.run(before + program) == sandbox.Verdict(True, "passed")
+    assert sandbox._CURRENT.process.pid == worker and sandbox._CURRENT.process.poll() is None
+    in_force, told = bare(tmp_path, "os.kill(os.getppid(), 9)")
+    assert "calls" not in in_force or "PermissionError" in told
+
+
+def test_hostile_writes_its_own_verdict() -> None:
+    for text in ('[true, "passed"]', '["", true, "passed"]', '[null, true, "passed"]', "7", ""):
+        program = f"import os\nfor n in range(64):\n    try:\n        os.write(n, {text.encode()!r})\n" + (
+            "    except OSError:\n        pass\nos._exit(0)"
+        )
+        assert not sandbox.run(program).passed
 
 
 def test_verdicts_repeat() -> None:

@@ -23,6 +23,19 @@ MODELS = ("pocket-dream", "pocket-llada")  # the paper's order: Dream first
 TASKS = ("pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag", "pocket_humaneval")
 PLANNED = {"pocket_gsm8k": 2000, "pocket_mmlu": 2000, "pocket_hellaswag": 2000, "pocket_humaneval": 1000}
 METHODS = {"full": "Full decoding", "jot": "JoT (default)", "calibrated": "JoT (calibrated)"}
+BASELINES = {"prophet": "Prophet (our port)", "klass": "KLASS", "fastdllm": "Fast-dLLM"}
+ANSWER = {"region": "answer", "answer_start": 102, "constraints": "100:409"}  # " ####" fixed at offset 100
+VARIANTS = {  # name -> label, method, settings; shown below the paper's methods and left out of the marks
+    "prophet-answer": ("Prophet (official answer region)", "prophet", ANSWER),
+    "klass-ported": ("KLASS (ported)", "klass", {"first_kl": "skip"}),
+    "fastdllm-nocache": ("Fast-dLLM, no cache (ours)", "fastdllm", {"cache": "none"}),
+}
+ALL = ("full", *BASELINES, "jot", "calibrated", *VARIANTS)  # the order of a table's rows
+LABELS = METHODS | BASELINES | {name: label for name, (label, *_) in VARIANTS.items()}
+PUBLISHED = METHODS | {"prophet": "Prophet", "klass": "KLASS", "fastdllm": "Fast-dLLM (DualCache)", "jot": "JoT"}
+PAPER_METHODS = ("full", *BASELINES, "jot")
+TRAINING_SEEDS = (1, 2)  # beside the shipped seed 0
+NOISE_SEEDS = (1, 2)
 CONFIRMATORY = len(MODELS) * len(TASKS)
 
 Records = Mapping[str, Recorded]
@@ -133,6 +146,24 @@ def lookup(records: Records, point: Point) -> Cell | None:
         ):
             return cell
     return None
+
+
+def baseline(model: str, task: str, method: str, split: str = "test", seed: int = 0) -> Point | None:
+    """What a baseline or variant of the main table decodes; None where it does not apply.
+
+    The official region of Prophet needs the tokens that announce an answer: one of the pocket tokenizer.
+    """
+    if method in BASELINES:
+        return Point.of(model, task, method, split, seed)
+    _, rule, settings = VARIANTS[method]
+    if method == "prophet-answer" and not (task == "pocket_gsm8k" and short(model).startswith("pocket-")):
+        return None
+    return Point.of(model, task, rule, split, seed, **settings)
+
+
+def trained(model: str, seed: int) -> str:
+    """The same model from another training seed, by the name of its records; seed 0 is the shipped one."""
+    return f"{model}-seed{seed}" if seed else model
 
 
 def find(

@@ -195,7 +195,7 @@ def agreement(recorded: pd.DataFrame, live: pd.DataFrame) -> Agreement:
     live = live[live["doc_id"].isin(before.index)]
     for row in live.to_dict("records"):
         then = before.loc[row["doc_id"]].to_dict()
-        scores += then["score"] == row["score"]
+        scores += then["score"] == row["score"] or (then["score"] != then["score"] and row["score"] != row["score"])
         if list(then["generated"]) == list(row["generated"]):
             tokens += 1
         else:

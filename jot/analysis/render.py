@@ -33,12 +33,18 @@ def scope(frame: pd.DataFrame) -> str:
 
 
 def method_label(method: str, tau: float | None) -> str:
-    name = cells.METHODS.get(method, method)
+    name = cells.LABELS.get(method, method)
     return name if tau is None or pd.isna(tau) else f"{name}, τ = {tau:g}"
 
 
 def pvalue(p: float) -> str:
     return "" if pd.isna(p) else f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
+
+
+def forwards(row: pd.Series) -> str:
+    """Forwards per document by kind, where there is more than one kind."""
+    parts = [row.get(f"forwards_{kind}", 0) for kind in ("full", "suffix", "block")]
+    return " / ".join(f"{x:.1f}" for x in parts) if any(parts[1:]) else ""
 
 
 def _points(row: pd.Series, prefix: str = "") -> str:
@@ -57,7 +63,7 @@ def main(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Table:
     """Table 1: model x method against tasks; ``published`` adds the paper's rows (see ``published_rows``)."""
     tasks = list(dict.fromkeys(frame["task"]))
     rows = []
-    for (model, method), group in frame.groupby(["model", "method"], sort=False):
+    for (model, method), group in sorted(frame.groupby(["model", "method"], sort=False), key=_row_order(frame)):
         taus = [t for t in group["tau"].dropna().unique()]
         at = group.set_index("task")
         row = {
@@ -67,8 +73,9 @@ def main(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Table:
         for task in tasks:
             cell = at.loc[task] if task in at.index else None
             varies = "" if cell is None or len(taus) < 2 else f"\nτ = {cell['tau']:g}"
+            absent = "" if method in ("calibrated", "prophet-answer") else "not recorded"
             row[task, "Score, %"] = (
-                ""
+                absent
                 if cell is None
                 else (
                     _marked(f"{cell['score']:.1f}", cell["score_mark"])
@@ -89,7 +96,7 @@ def main(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Table:
         method = at["method"].iloc[0]
         row = {
             ("", "Model"): f"{at['model'].iloc[0]} (published)",
-            ("", "Method"): cells.METHODS.get(method, method),
+            ("", "Method"): cells.PUBLISHED.get(method, method),
         }
         for task in tasks:
             row[task, "Score, %"] = f"{at.loc[task, 'score']:.1f}" if task in at.index else ""
@@ -99,13 +106,23 @@ def main(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Table:
         f"Score and step speedup. {scope(frame)}. Score: {WILSON}. "
         f"Speedup: configured over actual steps, ratio of sums; {BOOT}. "
         "Bold: best of its model and task, only where the interval of the paired difference to the next "
-        "excludes zero; underlined: second, by the same rule."
+        "excludes zero; underlined: second, by the same rule. "
+        "Where a cache is used, every forward counts as one, whatever it covers."
     )
+    if variants := [m for m in cells.VARIANTS if (frame["method"] == m).any()]:
+        names = ", ".join(cells.LABELS[m] for m in variants)
+        caption += f" Variants, below the methods as published and without marks: {names}."
     if published is not None:
         caption += " Published: the paper's rows for 7B and 8B models on the real benchmarks, another tier."
     table = pd.DataFrame(rows)
     table.columns = pd.MultiIndex.from_tuples(table.columns)
     return Table(table, caption)
+
+
+def _row_order(frame: pd.DataFrame):
+    """Sort key of ((model, method), rows): models as they come, methods in the table's order."""
+    models = list(dict.fromkeys(frame["model"]))
+    return lambda item: (models.index(item[0][0]), cells.ALL.index(item[0][1]))
 
 
 def paired(frame: pd.DataFrame, margin: float = stats.MARGIN) -> Table:
@@ -139,6 +156,37 @@ def paired(frame: pd.DataFrame, margin: float = stats.MARGIN) -> Table:
     return Table(pd.DataFrame(rows), caption)
 
 
+def secondary(frame: pd.DataFrame) -> Table:
+    """JoT against each other early-exit method."""
+    if frame.empty:
+        return Table(pd.DataFrame(), "Secondary family: JoT and another early-exit method are not both recorded here.")
+    rows = [
+        {
+            "Model": r["model"],
+            "Task": r["task"],
+            "JoT against": cells.LABELS[r["against"]],
+            "n": f"{r['n']:,}",
+            "Only JoT right b": r["b"],
+            "Only the other right c": r["c"],
+            "Exact p": pvalue(r["p"]),
+            "Holm p": pvalue(r["holm"]),
+            "JoT minus the other, points": _points(r),
+            "Speedup of JoT over the other's": f"{r['ratio']:.2f}\n[{r['ratio_low']:.2f}, {r['ratio_high']:.2f}]",
+            "The other minus full decoding, points": _points(r, "full_"),
+        }
+        for _, r in frame.iterrows()
+    ]
+    sizes = ", ".join(f"{n} of {len(cells.BASELINES) * len(cells.TASKS)} recorded for {model}"
+                      for model, n in frame.groupby("model", sort=False).size().items())  # fmt: skip
+    caption = (
+        f"Secondary family: JoT at its default against each other early-exit method. {scope(frame)}. McNemar, "
+        f"exact; Holm within each model over the comparisons shown ({sizes}). Differences: {TANGO}, not adjusted. "
+        f"Ratio of speedups: {BOOT}; every forward counts as one, in-block forwards of Fast-dLLM too. The last "
+        "column is exploratory."
+    )
+    return Table(pd.DataFrame(rows), caption)
+
+
 def decomposition(frame: pd.DataFrame) -> Table:
     """Where the speedup comes from."""
     rows = [
@@ -152,6 +200,7 @@ def decomposition(frame: pd.DataFrame) -> Table:
             "Tokens per forward": f"{r['tokens_per_forward']:.2f}",
             "Padding factor": f"{r['padding_factor']:.2f}",
             "Steps": f"{r['steps']:.1f}",
+            "Forwards full / suffix / in-block": forwards(r),
             "Non-EOS tokens": f"{r['non_eos']:.1f}",
             "Empty, %": f"{r['empty']:.1f}",
         }
@@ -160,7 +209,9 @@ def decomposition(frame: pd.DataFrame) -> Table:
     caption = (
         f"Speedup split. {scope(frame)}. Ratio of sums = tokens per forward (non-EOS tokens over forwards) × "
         "padding factor (canvas length over non-EOS tokens): the second factor is the canvas tail, not the "
-        "method. Steps and non-EOS tokens are means per document."
+        "method. Steps and non-EOS tokens are means per document. Where a cache is used, the forwards are split into "
+        "those over the whole canvas, from a block to the canvas's end, and inside a block; the speedup counts every "
+        "one of them as one, though an in-block forward covers a block alone."
     )
     return Table(pd.DataFrame(rows), caption)
 
@@ -202,12 +253,15 @@ def calibration(frame: pd.DataFrame, margin: float = stats.MARGIN) -> Table:
 def aggregate(frame: pd.DataFrame) -> Table:
     """Geometric means over tasks with the leave-one-task-out values."""
     rows = []
+    if len(frame):
+        frame = frame.sort_values("method", key=lambda m: m.map(cells.ALL.index), kind="stable")
+        frame = frame.sort_values("model", key=lambda m: m.map(list(dict.fromkeys(m)).index), kind="stable")
     for _, r in frame.iterrows():
         left_out = [f"{v:.2f} {k}" for k, v in r.items() if str(k).startswith("without ") and pd.notna(v)]
         rows.append(
             {
                 "Model": r["model"],
-                "Method": cells.METHODS.get(r["method"], r["method"]),
+                "Method": cells.LABELS.get(r["method"], r["method"]),
                 "Tasks": r["tasks"],
                 "Geometric-mean speedup, ×": f"{r['geometric_mean']:.2f}",
                 "Leaving one task out": "; ".join(left_out),
@@ -231,9 +285,13 @@ def checks(frame: pd.DataFrame) -> Table:
 
 
 def verdicts(
-    paired_frame: pd.DataFrame, main_frame: pd.DataFrame, claims: pd.DataFrame, margin: float = stats.MARGIN
-) -> Note:
-    """The verdict at the head of the notebook: the plan's claims, then verdicts and speedups per model."""
+    paired_frame: pd.DataFrame, main_frame: pd.DataFrame, claims: pd.DataFrame, margin: float = stats.MARGIN,
+    others: pd.DataFrame | None = None,
+) -> Note:  # fmt: skip
+    """The verdict at the head of the notebook: the plan's claims, then verdicts and speedups per model.
+
+    ``others``: from ``tables.secondary``; a line per model on the secondary family.
+    """
     default = paired_frame[paired_frame["method"] == "jot"]
     if default.empty:
         return Note("**Verdict.** No pair of JoT at its default and full decoding is among these records.")
@@ -251,6 +309,15 @@ def verdicts(
             f"- {model}: {named}; step speedup {speeds.min():.2f}× to {speeds.max():.2f}×, "
             f"differences {group['difference'].min():+.1f} to {group['difference'].max():+.1f} points"
         )
+    lost = [r for _, r in default.iterrows() if r["holm"] < stats.ALPHA and r["difference"] < 0]
+    told = "; ".join(f"{r['model']} {r['task']} {' '.join(_points(r).split())}, {r['verdict']}" for r in lost)
+    lines.append(f"- Significantly below full decoding after Holm: {told or 'none'}")
+    for model, group in others.groupby("model", sort=False) if others is not None and len(others) else ():
+        apart, told = group[group["holm"] < stats.ALPHA], []
+        for word, part in (("above", apart[apart["difference"] > 0]), ("below", apart[apart["difference"] < 0])):
+            named = ", ".join(f"{cells.LABELS[r['against']]} on {r['task']}" for _, r in part.iterrows())
+            told.append(f"{word} in {len(part)} of {len(group)}" + (f" ({named})" if named else ""))
+        lines.append(f"- {model}, JoT's score against other early-exit methods (secondary, Holm): {', '.join(told)}")
     return Note("\n".join(lines))
 
 

@@ -11,9 +11,24 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from jot.analysis.cells import DEFAULT_TAU, STANDARD_JOT, TAUS, Records, family, short, split_of
+from jot.analysis.cells import (
+    ALL,
+    DEFAULT_TAU,
+    METHODS,
+    MODELS,
+    NOISE_SEEDS,
+    STANDARD_JOT,
+    TAUS,
+    TRAINING_SEEDS,
+    Records,
+    baseline,
+    family,
+    short,
+    split_of,
+    trained,
+)
 from jot.analysis.display import Note
-from jot.analysis.parameters import NotebookError, home
+from jot.analysis.parameters import NotebookError, closest, home
 from jot.errors import UserError
 from jot.grid import Point
 from jot.records import Recorded, load_store, take
@@ -52,9 +67,17 @@ def recorded(folder: str | Path | None = None) -> Records:
     return found
 
 
-def main_cells(models: Iterable[str], tasks: Iterable[str], methods: Iterable[str]) -> Iterator[Wanted]:
-    """The cells behind the main table; calibration needs the whole threshold grid on dev and on test."""
+def main_cells(
+    models: Iterable[str], tasks: Iterable[str], methods: Iterable[str], seed: int = 0
+) -> Iterator[Wanted | Point]:
+    """The cells behind the main table; calibration needs the whole threshold grid on dev and on test.
+
+    Raises:
+        NotebookError: an unknown method.
+    """
     methods, tasks = list(methods), list(tasks)
+    if unknown := [method for method in methods if method not in ALL]:
+        raise NotebookError(f"parameter methods: unknown value {unknown[0]!r}{closest(unknown[0], ALL)}")
     for model in models:
         default = DEFAULT_TAU[family({"model": model})]
         for task in tasks:
@@ -65,6 +88,18 @@ def main_cells(models: Iterable[str], tasks: Iterable[str], methods: Iterable[st
                 wanted.append(Wanted(model, task, "full", split="dev"))
                 wanted += [Wanted(model, task, "jot", tau, split) for split in ("dev", "test") for tau in TAUS]
             yield from dict.fromkeys(wanted)
+            others = (baseline(model, task, method, seed=seed) for method in methods if method not in METHODS)
+            yield from filter(None, others)
+
+
+def beside_cells(models: Iterable[str], tasks: Iterable[str]) -> Iterator[Point]:
+    """Cells shown beside the main table where they are recorded: seeds of draws and of training."""
+    models, tasks = list(models), list(tasks)
+    for model in (m for m in models if m in MODELS):
+        for task in tasks:
+            for method in ("full", "jot"):
+                yield from (Point.of(model, task, method, seed=seed) for seed in NOISE_SEEDS)
+                yield from (Point.of(trained(model, seed), task, method) for seed in TRAINING_SEEDS)
 
 
 def gpu_hours(wanted: Iterable[Wanted | Point], limit: int | None) -> float:
@@ -120,11 +155,12 @@ def _announce(text: str) -> None:
     display(Note(text))
 
 
-def load(p: SimpleNamespace, wanted: Iterable[Wanted | Point]) -> Records:
+def load(p: SimpleNamespace, wanted: Iterable[Wanted | Point], beside: Iterable[Wanted | Point] = ()) -> Records:
     """The rows that a notebook with the parameters ``p`` shows.
 
     ``source="recorded"`` reads the records and decodes nothing; ``source="live"`` decodes what the store
-    lacks, resumably, and for full-size models it first prints an estimate of the GPU hours.
+    lacks, resumably, and for full-size models it first prints an estimate of the GPU hours. Cells of
+    ``beside`` are kept where they are recorded, but need not be, and are never decoded.
     """
     wanted = [cell for cell in wanted if family({"model": cell.model}) in p.families]
     if not wanted:
@@ -143,7 +179,7 @@ def load(p: SimpleNamespace, wanted: Iterable[Wanted | Point]) -> Records:
             if name not in known:
                 there = ", ".join(known) or "none"
                 raise NotebookError(f"no recorded cells of {key} {name!r} in {p.dtype}; recorded are {there}")
-    chosen = {(short(cell.model), cell.task) for cell in wanted}
+    chosen = {(short(cell.model), cell.task) for cell in (*wanted, *beside)}
     found = {k: r for k, r in found.items() if (r.meta["config"]["model"], r.meta["config"]["task"]) in chosen}
     return first(found, p.limit)
 

@@ -13,18 +13,27 @@ import pandas as pd
 
 from jot.analysis import stats
 from jot.analysis.cells import (
+    ALL,
+    BASELINES,
     DEFAULT_TAU,
     METHODS,
     MODELS,
+    PAPER_METHODS,
     TASKS,
     TAUS,
+    VARIANTS,
     Cell,
     Records,
+    baseline,
     family,
     find,
+    lookup,
 )
 from jot.errors import UserError
 from jot.records import pair
+
+PAIRED = ["model", "task", "method", "tau", "n", "b", "c", "p", "midp", "difference", "low", "high", "verdict",
+          "smallest_margin", "holm"]  # fmt: skip
 
 # --- numbers ------------------------------------------------------------------------------------------------
 
@@ -39,6 +48,11 @@ def score(cell: Cell) -> stats.Estimate:
 def speedup(cell: Cell) -> stats.Estimate:
     """Configured over actual steps, ratio of sums, with its bootstrap interval."""
     return stats.ratio_bootstrap(cell.column("configured_steps"), cell.column("steps"))
+
+
+def forwards(cell: Cell) -> dict[str, float]:
+    """Forwards per document by kind: over the whole canvas, from a block to its end, inside a block."""
+    return {f"forwards_{kind}": float(cell.column(f"forwards_{kind}").mean()) for kind in ("full", "suffix", "block")}
 
 
 def compare(method: Cell, baseline: Cell, margin: float = stats.MARGIN) -> dict:
@@ -95,12 +109,19 @@ def select(
     """Test cells of the main table, keyed (model, task, method); what is not recorded is left out.
 
     Raises:
-        UserError: none is recorded.
+        UserError: an unknown method, or none is recorded.
     """
     found = {}
+    methods = list(methods)
+    if unknown := [method for method in methods if method not in ALL]:
+        raise UserError(f"unknown method {unknown[0]!r} of the main table; known are {', '.join(ALL)}")
+    methods.sort(key=ALL.index)
     for model, task, method in itertools.product(models, tasks, methods):
         cell = None
-        if method == "full":
+        if method not in METHODS:
+            point = baseline(model, task, method, seed=seed)
+            cell = lookup(records, point) if point else None
+        elif method == "full":
             cell = find(records, model, task, seed=seed)
         elif method == "jot":
             cell = find(records, model, task, "jot", tau=DEFAULT_TAU[family({"model": model})], seed=seed)
@@ -137,11 +158,13 @@ def main(found: Mapping[tuple[str, str, str], Cell]) -> pd.DataFrame:
     rows = []
     for model, task in dict.fromkeys((m, t) for m, t, _ in found):
         group = {method: cell for (m, t, method), cell in found.items() if (m, t) == (model, task)}
-        distinct = list({cell.id: cell for cell in group.values()}.values())  # calibrated may equal the default
+        ranked = {cell.id: cell for method, cell in group.items() if method not in VARIANTS}
+        distinct = list((ranked | {cell.id: cell for cell in group.values()}).values())  # calibrated may be default
         marks, numbers = {}, {}
         for kind, measure in (("score", score), ("speedup", speedup)):
             numbers[kind] = [measure(cell) for cell in distinct]
-            marks[kind] = _marks(kind, distinct, numbers[kind])
+            marks[kind] = _marks(kind, distinct[: len(ranked)], numbers[kind][: len(ranked)])
+            marks[kind] += [""] * (len(distinct) - len(ranked))
         at = {cell.id: i for i, cell in enumerate(distinct)}
         for method, cell in group.items():
             row = {
@@ -176,13 +199,40 @@ def paired(found: Mapping[tuple[str, str, str], Cell], margin: float = stats.MAR
             **compare(cell, found[m, t, "full"], margin),
         }
         for (m, t, method), cell in found.items()
-        if method != "full" and (m, t, "full") in found
+        if method in ("jot", "calibrated") and (m, t, "full") in found
     ]
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows, columns=None if rows else PAIRED)
     if len(frame):
         default = frame["method"] == "jot"
         frame["holm"] = math.nan
         frame.loc[default, "holm"] = stats.holm(frame.loc[default, "p"].to_list())
+    return frame
+
+
+def secondary(found: Mapping[tuple[str, str, str], Cell], margin: float = stats.MARGIN) -> pd.DataFrame:
+    """JoT's default against each other early-exit method, paired: the plan's secondary family, Holm per model.
+
+    ``b`` counts the documents that only JoT gets right. ``ratio`` is JoT's speedup over the other's, and
+    ``full_*`` the other method minus full decoding, in points.
+    """
+    rows = []
+    for (m, t, method), cell in found.items():
+        jot, full = found.get((m, t, "jot")), found.get((m, t, "full"))
+        if method not in BASELINES or jot is None:
+            continue
+        both = pair(jot.recorded, cell.recorded).sort_values("doc_id", kind="stable")
+        ratio = stats.ratio_bootstrap(both["steps_b"].to_numpy(), both["steps_a"].to_numpy())
+        row = {"model": m, "task": t, "tau": jot.tau, "against": method, **compare(jot, cell, margin)}
+        row |= {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
+        if full:
+            result = compare(cell, full, margin)
+            row |= {f"full_{k}": result[k] for k in ("difference", "low", "high")}
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    if len(frame):
+        frame["holm"] = math.nan
+        for _, group in frame.groupby("model"):
+            frame.loc[group.index, "holm"] = stats.holm(group["p"].to_list())
     return frame
 
 
@@ -202,6 +252,7 @@ def decomposition(found: Mapping[tuple[str, str, str], Cell]) -> pd.DataFrame:
                 "steps": float(columns[1].mean()),
                 "non_eos": float(columns[2].mean()),
                 "empty": 100 * float(cell.column("empty").mean()),
+                **forwards(cell),
             }
         )
     return pd.DataFrame(rows)
@@ -248,7 +299,7 @@ def aggregate(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def published_rows(table: pd.DataFrame, methods: Iterable[str] = ("full", "jot")) -> pd.DataFrame:
+def published_rows(table: pd.DataFrame, methods: Iterable[str] = PAPER_METHODS) -> pd.DataFrame:
     """The paper's Table 1, ``published.load("main_results")``, in the shape of ``main``, pocket names."""
     wide = (
         table[table["method"].isin(list(methods))]

@@ -1,4 +1,4 @@
-"""``jot verify-records``: decode a sample of every recorded cell again on this machine and compare."""
+"""``jot verify-records``: decode a sample of the recorded cells again on this machine and compare."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Exit code 1 where the records are not reproduced."""
     parser = argparse.ArgumentParser(prog="jot verify-records", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--store", default="data/records", help="packed or live records (default %(default)s)")
-    parser.add_argument("--samples", type=int, default=200, help="documents a family, over all its cells")
+    parser.add_argument("--samples", type=int, default=400, help="documents a family, over its cells (default 400)")
     parser.add_argument("--cells", default="", help="only cells whose id holds this text")
     parser.add_argument("--seconds", type=float, default=3600, help="begin no further cell after so long")
     parser.add_argument("--device")
@@ -110,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print(f"left out, their weights are not here: {', '.join(missing)}", flush=True)
     counts = spread(here, options.samples)
+    print(f"{sum(counts.values())} documents of {len(counts)} of {len(chosen)} cells", flush=True)
     store = home() / "results" / "verify"
     shutil.rmtree(store, ignore_errors=True)
     found: Found = {}
@@ -118,4 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{cell_id}: {seen.scores}/{seen.n} scores equal, {seen.tokens}/{seen.n} tokens equal", flush=True)
     if len(found) < len(counts):
         print(f"{len(counts) - len(found)} cells were not begun: out of time", flush=True)
+        judge(totals(here, found), lambda text: print(text, flush=True))
+        return 1
     return 0 if judge(totals(here, found), lambda text: print(text, flush=True)) else 1

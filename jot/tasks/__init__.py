@@ -11,6 +11,7 @@ import difflib
 import gzip
 import json
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,8 @@ TASKS: dict[str, Task] = {
              ("hellaswag_val.jsonl.gz",), hub=("Rowan/hellaswag", None)),
         Task("humaneval", "HumanEval, instruct", 512, ("test",), ("humaneval.jsonl.gz",), metric="pass@1",
              executes=True, needs_flag=True, hub=("openai/openai_humaneval", None)),
+        Task("c4", "continuation of web text (C4), no score", 256, ("validation",), ("c4_val.jsonl.gz",), metric=None,
+             chat=False, prompt_tokens=128, hub=("allenai/c4", "en")),
     )
 }  # fmt: skip
 
@@ -108,6 +111,8 @@ def split_file(task: Task, split: str | None, data: str | os.PathLike | None) ->
         return split, None
     home = Path(os.environ.get("JOT_HOME") or FOLDER.parents[1])
     path = (home / "data" / "tasks" if data is None else Path(data)) / task.files[task.splits.index(split)]
+    if data is not None and Path(data).is_file():
+        path = Path(data)  # the file itself, such as one of a user's own texts
     if not path.is_file():
         where = (
             "check out data/tasks, or set JOT_HOME to the checkout" if data is None else "name the folder with --data"
@@ -117,13 +122,15 @@ def split_file(task: Task, split: str | None, data: str | os.PathLike | None) ->
 
 
 def read_jsonl(path: Path) -> list[dict]:
-    """Documents of a gzip-compressed JSON Lines file.
+    """Documents of a JSON Lines file, gzip-compressed unless it is named ``.jsonl``.
 
     Raises:
         UserError: the file is damaged.
     """
+    plain = path.suffix == ".jsonl"
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
+        with (open if plain else gzip.open)(path, "rt", encoding="utf-8") as file:
             return [json.loads(line) for line in file]
-    except (OSError, EOFError, ValueError) as error:
-        raise UserError(f"{path} is no gzip-compressed JSON Lines file ({error}); fetch it again") from error
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        kind = "JSON Lines" if plain else "gzip-compressed JSON Lines"
+        raise UserError(f"{path} is no {kind} file ({error}); fetch it again") from error

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from jot.errors import UserError
 from jot.tasks import extract, get, read_jsonl, sandbox, split_file
+from jot.tasks.documents import check
 from jot.tasks.prompts import LETTERS, prompt_text
 
 # ---------------------------------------------------------------- documents
@@ -32,7 +33,9 @@ def load(name: str, split: str | None = None, data: str | None = None, **_) -> d
     """
     task = get(name)
     split, path = split_file(task, split, data)
-    return {"test": Documents(read_jsonl(path) if path else _from_hub(name, split))}
+    source = path or task.hub[0]
+    docs = check(name, read_jsonl(path) if path else _from_hub(name, split), source)
+    return {"test": Documents(_whole(docs, source) if name == "c4" else docs)}
 
 
 def _from_hub(name: str, split: str) -> list[dict]:
@@ -43,6 +46,9 @@ def _from_hub(name: str, split: str) -> list[dict]:
     level = logger.level
     logger.setLevel(logging.ERROR)  # the one sentence below says it all
     try:
+        if name == "c4":  # the first of eight files; asking for the split would fetch the training files too
+            part = {split: f"{configuration}/c4-{split}.00000-of-00008.json.gz"}
+            return list(datasets.load_dataset(path, data_files=part, split=split))
         rows = datasets.load_dataset(path, configuration, split=split)
     except Exception as error:  # the hub and datasets raise many unrelated types
         file = get(name).files[get(name).splits.index(split)]
@@ -94,6 +100,24 @@ def _humaneval_rows(rows: Iterable[Mapping], split: str) -> list[dict]:
     return [{"id": row["task_id"], **{k: row[k] for k in fields}} for row in rows]
 
 
+C4_WORDS, C4_DOCUMENTS = 384, 2000  # a word is a token at least: 128 of prompt and 256 of reference; the most taken
+
+
+def _whole(rows: Iterable[Mapping], source: object) -> list[dict]:
+    """The first `C4_DOCUMENTS` texts that are long enough for a prompt and its true continuation, each with an id."""
+    docs = []
+    for i, row in enumerate(rows):
+        if not isinstance(row.get("text"), str):
+            raise UserError(f"row {i + 1} of {source} has no text; give JSON Lines with a field `text`")
+        if len(row["text"].split()) >= C4_WORDS:
+            docs.append({"id": str(row.get("id", f"c4/validation/{i}")), "text": row["text"]})
+        if len(docs) == C4_DOCUMENTS:
+            break
+    if not docs:
+        raise UserError(f"no text in {source} has {C4_WORDS} words, for prompt and continuation; give longer ones")
+    return docs
+
+
 # ---------------------------------------------------------------- prompts
 
 
@@ -115,6 +139,11 @@ def pocket_humaneval(doc: Mapping) -> str:
 
 def pocket_prose(doc: Mapping) -> str:
     return prompt_text("pocket_prose", doc)
+
+
+def c4(doc: Mapping) -> str:
+    """The whole text; the prompt is cut to its first tokens."""
+    return doc["text"]
 
 
 def _options(options: Iterable[str]) -> str:

@@ -6,11 +6,12 @@ few milliseconds. Limits, from the outside in:
 * the worker (`sandbox_worker.py`) leaves the network (own network namespace) and may write below its
   temporary folder only (Landlock), where the kernel and the user's rights allow it;
 * each child gets a wall-clock deadline, CPU, memory, file-size and process limits, an empty working folder
-  that is removed afterwards, and /dev/null for its streams; at the deadline the child and all its descendants
-  are killed;
-* an audit hook inside the child refuses sockets, processes, ctypes, and opening or changing files outside the
-  working folder (reading the standard library stays allowed). It also holds where the kernel's means are
-  missing.
+  that is removed afterwards, and /dev/null for its streams; at the deadline, or when it has filled its folder,
+  the child and all its descendants are killed;
+* the kernel lets the child read the standard library and its folder alone (Landlock) and refuses it sockets,
+  new processes and programs, signals and other processes' memory and limits (seccomp);
+* an audit hook inside the child refuses the same, and names what it refused. It also holds where the kernel's
+  means are missing.
 
 A program passes only if it reaches its end: leaving early, by whatever means, is a failure.
 """

@@ -1,0 +1,91 @@
+"""Several processes on one store, as `torchrun` starts them: who takes which samples, and on which GPU.
+
+Sharding is a preference, not a contract. Each process decodes its own share of the ids first and then whatever
+is left; the store's claims keep two of them from decoding the same sample. So any number of processes, killed and
+started again in another number, ends with the same records.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+from jot.errors import UserError
+
+T = TypeVar("T")
+SECONDS = 300  # to wait for the other processes at the start
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else default
+
+
+def world() -> int:
+    """Number of processes, ``WORLD_SIZE`` of torchrun; 1 without it."""
+    return max(1, _number("WORLD_SIZE", 1))
+
+
+def rank() -> int:
+    """Number of this process, from 0; only process 0 prints results."""
+    return _number("RANK", 0) % world()
+
+
+def first() -> bool:
+    """Whether this is the process that prints."""
+    return rank() == 0
+
+
+def share(ids: Sequence[T]) -> list[T]:
+    """This process's part of ``ids``: every ``world()``-th one, so that shares differ by one sample at most."""
+    return list(ids[rank() :: world()])
+
+
+def device(asked: str | None) -> str | None:
+    """The device of this process: GPU number ``LOCAL_RANK`` where there is CUDA and no other device is asked for."""
+    if world() == 1 or asked not in (None, "cuda"):
+        return asked
+    import torch
+
+    if not torch.cuda.is_available():
+        return asked
+    index = _number("LOCAL_RANK", rank()) % torch.cuda.device_count()  # Slurm may show each process its own GPU alone
+    torch.cuda.set_device(index)
+    return f"cuda:{index}"
+
+
+def agree(what: dict[str, object]) -> None:
+    """Refuse to begin where the processes were started differently: other options, or other versions on other hosts.
+
+    Args:
+        what: named values that must be equal in all processes. They travel over gloo, on the CPU; without a
+            rendezvous (``MASTER_ADDR``) there is nothing to compare with.
+
+    Raises:
+        UserError: a value differs, or the other processes were not there in time.
+    """
+    if world() == 1 or not os.environ.get("MASTER_ADDR"):
+        return
+    import torch.distributed as dist
+
+    everyone: list[dict] = [{}] * world()
+    try:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS))
+        try:
+            dist.all_gather_object(everyone, what)
+        finally:
+            dist.destroy_process_group()
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"process {rank()} of {world()} did not find the others ({' '.join(str(error).split())[:120]}); "
+            "start them with torchrun, all at once"
+        ) from error
+    for i, other in enumerate(everyone):
+        if different := [name for name in what if other.get(name) != everyone[0].get(name)]:
+            name = different[0]
+            raise UserError(
+                f"process {i} has {name} {other.get(name)!r} where process 0 has {everyone[0].get(name)!r}; "
+                "start all processes with the same command in the same environment"
+            )

@@ -1,0 +1,48 @@
+"""What a task's documents must hold, so that a foreign or damaged file is named before anything is decoded."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from jot.errors import UserError
+
+# Field -> type; "options" are four texts, "choice" is the number of one of them.
+FIELDS: dict[str, dict[str, str]] = {
+    "gsm8k": {"question": "text", "answer": "text", "final": "text"},
+    "mmlu": {"subject": "text", "question": "text", "choices": "options", "answer": "choice"},
+    "hellaswag": {"activity_label": "text", "ctx": "text", "endings": "options", "label": "choice"},
+    "humaneval": {"entry_point": "text", "prompt": "text", "canonical_solution": "text", "test": "text"},
+    "prose": {"text": "text"},
+}
+WORDS = {"text": "text", "options": "a list of four texts", "choice": "a number from 0 to 3"}
+
+
+def _fits(value: object, kind: str) -> bool:
+    if kind == "options":
+        return isinstance(value, list) and len(value) == 4 and all(isinstance(text, str) for text in value)
+    if kind == "choice":
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 4
+    return isinstance(value, str)
+
+
+def check(task: str, rows: Iterable[object], source: object) -> Sequence[Mapping]:
+    """The rows, each with an id of its own and the fields of its task.
+
+    Raises:
+        UserError: one has not; it is named by its line.
+    """
+    rows, seen = list(rows), set()
+    wanted = FIELDS.get(task.removeprefix("pocket_"))
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise UserError(f"line {number} of {source} is no document of {task} but {reprlib.repr(row)}; correct it")
+        for name, kind in {"id": "text", **wanted}.items() if wanted else ():
+            if not _fits(row.get(name), kind):
+                found = reprlib.repr(row[name]) if name in row else "missing"
+                raise UserError(f"line {number} of {source}: {name} must be {WORDS[kind]}, it is {found}; correct it")
+        if wanted and (row["id"] in seen or seen.add(row["id"])):
+            raise UserError(f"line {number} of {source} repeats the id {row['id']!r}; give each document its own")
+    if not rows:
+        raise UserError(f"{source} holds no documents; fetch it again")
+    return rows

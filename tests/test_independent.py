@@ -1,0 +1,386 @@
+"""Every interval that notebooks 01 and 06 show, computed again from the raw Parquet rows by another path.
+
+Nothing of ``jot.analysis.stats`` is used for the expected values: Wilson from its formula, Tango by bisection of
+the score test, McNemar from scipy's binomial test, the bootstrap from numpy and the documented index definition,
+logistic regression by Newton's method, kappa from its definition. Rows come from pandas, not from ``jot.records``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import fake_records
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import binom, binomtest, norm
+
+from jot.analysis import divergence, failure_modes, failures, seeds, sources, stats, tables
+from jot.packed import pack
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "data" / "records"
+Z = norm.isf(0.025)
+DEFAULTS = {"tau_min": 1, "gamma": 0.5, "window": 8, "spatial": True, "combine": "or"}
+recorded = pytest.mark.skipif(not (RECORDS / "manifest.json").is_file(), reason="no recorded runs")
+
+
+# --- the other path: numbers --------------------------------------------------------------------------------
+
+
+def wilson(k: int, n: int) -> tuple[float, float]:
+    """In percent."""
+    p, z2 = k / n, Z * Z
+    middle, half = p + z2 / (2 * n), Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    return 100 * (middle - half) / (1 + z2 / n), 100 * (middle + half) / (1 + z2 / n)
+
+
+def tango(b: int, c: int, n: int) -> tuple[float, float]:
+    """In points; the score statistic with the constrained estimate from the roots of its quadratic."""
+
+    def statistic(delta: float) -> float:
+        roots = np.roots([2 * n, -b - c + (2 * n - b + c) * delta, -c * delta * (1 - delta)])
+        q = max(float(np.real(root)) for root in roots)
+        spread = n * (2 * q + delta * (1 - delta))
+        return (b - c - n * delta) / math.sqrt(spread) if spread > 1e-12 else math.copysign(math.inf, b - c - n * delta)
+
+    limits = []
+    for sign in (1, -1):
+        inner, outer = (b - c) / n, -sign * (1 - 1e-9)
+        for _ in range(60):
+            middle = (inner + outer) / 2
+            inner, outer = (middle, outer) if sign * statistic(middle) < Z else (inner, middle)
+        limits.append(100 * (inner + outer) / 2)
+    return limits[0], limits[1]
+
+
+def mcnemar(b: int, c: int) -> tuple[float, float]:
+    exact = binomtest(b, b + c, 0.5).pvalue if b + c else 1.0
+    return exact, 1.0 if b == c else exact - binom.pmf(min(b, c), b + c, 0.5)
+
+
+def resampled(rows: list[np.ndarray]) -> np.ndarray:
+    """Sums of each row over 10,000 resamples of its documents, ``[rows, 10000]``; all rows of one length."""
+    n, out = len(rows[0]), np.empty((len(rows), 10_000))
+    rng = np.random.default_rng(0)
+    for start in range(0, 10_000, 256):
+        index = rng.integers(n, size=(min(256, 10_000 - start), n))
+        for row, values in zip(out, rows, strict=True):
+            row[start : start + len(index)] = values[index].sum(1)
+    return out
+
+
+def newton(design: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients and standard errors of a logistic regression; columns scaled for stability."""
+    scale = np.abs(design).max(0)
+    x, beta = design / scale, np.zeros(design.shape[1])
+    for _ in range(60):
+        mu = 1 / (1 + np.exp(-x @ beta))
+        hessian = x.T @ (x * (mu * (1 - mu))[:, None])
+        beta = beta + np.linalg.solve(hessian, x.T @ (y - mu))
+    return beta / scale, np.sqrt(np.diag(np.linalg.inv(hessian))) / scale
+
+
+def test_the_index_definition_is_the_documented_one():
+    rng = np.random.default_rng(0)
+    for chunk, _ in zip(stats.bootstrap_indices(7), range(3), strict=False):
+        assert np.array_equal(chunk, rng.integers(7, size=(256, 7)))
+
+
+def test_the_other_path_knows_published_values():
+    assert [round(x, 1) for x in wilson(30, 100)] == [21.9, 39.6]
+    assert [round(x, 1) for x in tango(26, 37, 500)] == [-5.4, 0.9]
+    assert [round(x, 1) for x in tango(15, 74, 500)] == [-15.5, -8.3]
+    assert [round(x, 3) for x in mcnemar(26, 37)] == [0.207, 0.169]
+
+
+# --- the other path: rows -----------------------------------------------------------------------------------
+
+
+class Raw:
+    """A packed record folder, read with json and pandas alone."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.cells = json.loads((folder / "manifest.json").read_text())["cells"]
+        self.rows = cache(self._rows)
+
+    def _rows(self, name: str) -> pd.DataFrame:
+        frame = pd.read_parquet(self.folder / self.cells[name]["file"])
+        return frame[frame["cell"] == name[-10:]].sort_values("doc_id").reset_index(drop=True)
+
+    def find(self, model: str, task: str, method: str, tau=None, split="test", seed=0) -> str | None:
+        """The cell with the family's own decoding: the one that full decoding of the task has most often."""
+        usual = [json.dumps(on(m["config"]["decode"]), sort_keys=True) for m in self.cells.values()
+                 if (m["config"]["model"], m["config"]["task"]) == (model, task)]  # fmt: skip
+        usual = max(set(usual), key=usual.count) if usual else ""
+        for name, meta in self.cells.items():
+            config = meta["config"]
+            rule = on(config["method"])
+            wanted = {"name": method, **(on(DEFAULTS | {"tau_max": tau}) if method == "jot" else {})}
+            here = (config["model"], config["task"], config["split"], config.get("seed") or 0)
+            same = json.dumps(on(config["decode"]), sort_keys=True) == usual
+            if here == (model, task, split, seed) and rule == wanted and same:
+                return name
+        return None
+
+
+def on(parameters: dict) -> dict:
+    return {k: v for k, v in parameters.items() if v not in (None, False, [], ())}
+
+
+def counts(raw: Raw, one: str, two: str, ids=None) -> tuple[int, int, int]:
+    """Repairs, breaks and documents of two cells."""
+    both = raw.rows(one).merge(raw.rows(two), on="doc_id")
+    both = both if ids is None else both[both["doc_id"].isin(ids)]
+    x, y = both["score_x"] > 0.5, both["score_y"] > 0.5
+    return int((x & ~y).sum()), int((~x & y).sum()), len(both)
+
+
+def close(found, expected, tolerance=1e-5) -> None:
+    assert list(map(float, found)) == pytest.approx(list(map(float, expected)), abs=tolerance, nan_ok=True)
+
+
+def paired(row, b: int, c: int, n: int, prefix: str = "") -> None:
+    """The difference of a row and its limits."""
+    close((row[f"{prefix}difference"], row[f"{prefix}low"], row[f"{prefix}high"]), (100 * (b - c) / n, *tango(b, c, n)))
+
+
+class Ratios:
+    """Bootstrap intervals asked for one by one and computed together, one index set per number of documents."""
+
+    def __init__(self):
+        self.asked: list[tuple[np.ndarray, np.ndarray, tuple]] = []
+
+    def expect(self, top: pd.Series, bottom: pd.Series, shown: tuple) -> None:
+        self.asked.append((top.to_numpy(float), bottom.to_numpy(float), shown))
+
+    def check(self) -> int:
+        for n in {len(top) for top, _, _ in self.asked}:
+            asked = [entry for entry in self.asked if len(entry[0]) == n]
+            distinct = {values.tobytes(): values for top, bottom, _ in asked for values in (top, bottom)}
+            sums = dict(zip(distinct, resampled(list(distinct.values())), strict=True))
+            for top, bottom, shown in asked:
+                draws = sums[top.tobytes()] / sums[bottom.tobytes()]
+                close(shown, (top.sum() / bottom.sum(), *np.percentile(draws, [2.5, 97.5])))
+        return len(self.asked)
+
+
+# --- notebook 01 --------------------------------------------------------------------------------------------
+
+
+def check_main(folder: Path, methods: list[str], models=tables.MODELS) -> tuple[int, int]:
+    """All intervals of the main notebook's tables; how many bootstrap and calibration intervals were compared."""
+    raw, ratios = Raw(folder), Ratios()
+    records = sources.recorded(folder)
+    found = tables.select(records, models, tables.TASKS, methods)
+    main = tables.main(found)
+    name = {(r["model"], r["task"], r["method"]): r["cell"] for _, r in main.iterrows()}
+    for _, row in main.iterrows():
+        rows = raw.rows(row["cell"])
+        right = int((rows["score"] > 0.5).sum())
+        close((row["score"], row["score_low"], row["score_high"]), (100 * right / len(rows), *wilson(right, len(rows))))
+        ratios.expect(
+            rows["configured_steps"], rows["steps"], (row["speedup"], row["speedup_low"], row["speedup_high"])
+        )
+    for _, row in tables.paired(found).iterrows():
+        b, c, n = counts(raw, name[row["model"], row["task"], row["method"]], name[row["model"], row["task"], "full"])
+        assert (row["b"], row["c"], row["n"]) == (b, c, n)
+        paired(row, b, c, n)
+        close((row["p"], row["midp"]), mcnemar(b, c), 1e-12)
+    for _, row in tables.secondary(found).iterrows():
+        jot, other, full = (name.get((row["model"], row["task"], m)) for m in ("jot", row["against"], "full"))
+        paired(row, *counts(raw, jot, other))
+        ratios.expect(
+            raw.rows(other)["steps"], raw.rows(jot)["steps"], (row["ratio"], row["ratio_low"], row["ratio_high"])
+        )
+        if full:
+            paired(row, *counts(raw, other, full), prefix="full_")
+    chosen = 0
+    for _, row in tables.calibration(records, models).iterrows():
+        for split in ("dev", "test"):
+            if pd.notna(row[f"{split}_tau"]) and pd.notna(row.get(f"{split}_difference")):
+                jot = raw.find(row["model"], row["task"], "jot", row[f"{split}_tau"])
+                paired(row, *counts(raw, jot, raw.find(row["model"], row["task"], "full")), prefix=f"{split}_")
+                chosen += 1
+    check_seeds(raw, records, ratios, models)
+    return ratios.check(), chosen
+
+
+def check_seeds(raw: Raw, records, ratios: Ratios, models) -> None:
+    """Tables of other seeds, where they are recorded."""
+    for _, row in seeds.training(records, models).iterrows():
+        model = row["model"] + (f"-seed{row['seed']}" if row["seed"] else "")
+        tau = 90 if "dream" in model else 30
+        full, jot = raw.find(model, row["task"], "full"), raw.find(model, row["task"], "jot", tau)
+        for key, cell in (("full", full), ("jot", jot)):
+            if pd.notna(row.get(key)):
+                rows = raw.rows(cell)
+                right = int((rows["score"] > 0.5).sum())
+                close((row[f"{key}_low"], row[f"{key}_high"]), wilson(right, len(rows)))
+        if pd.notna(row.get("speedup")):
+            shown = (row["speedup"], row["speedup_low"], row["speedup_high"])
+            ratios.expect(raw.rows(jot)["configured_steps"], raw.rows(jot)["steps"], shown)
+        if pd.notna(row.get("difference")):
+            paired(row, *counts(raw, jot, full))
+    for _, row in seeds.noise(records).iterrows():
+        at = [int(word) for word in row["seeds"].split() if word.isdigit()]
+        one = raw.find(row["model"], row["task"], "full", seed=at[0])
+        two = raw.find(row["model"], row["task"], row["method"], 90, seed=at[-1])
+        paired(row, *counts(raw, two, one))
+        both = raw.rows(two).merge(raw.rows(one), on="doc_id")
+        same = {"outcomes": both["score_x"] == both["score_y"],
+                "answers": both["answer_x"].fillna("") == both["answer_y"].fillna("")}  # fmt: skip
+        for key, hits in same.items():
+            close((row[f"{key}_low"], row[f"{key}_high"]), wilson(int(hits.sum()), len(both)))
+
+
+def test_main_results_on_made_up_records(tmp_path):
+    fake_records.write(tmp_path / "live", fake_records.records(40))
+    pack(tmp_path / "live", tmp_path / "packed")
+    assert check_main(tmp_path / "packed", ["full", "jot", "calibrated"], ["pocket-llada"])[0] >= 8
+
+
+@recorded
+@pytest.mark.slow
+def test_main_results_as_recorded():
+    ratios, chosen = check_main(RECORDS, list(tables.ALL))
+    assert ratios > 16 and chosen > 0
+
+
+# --- notebook 06 --------------------------------------------------------------------------------------------
+
+
+def first(ids, n: int) -> set[str]:
+    """The first n of the fixed order, from its definition: by a keyed hash of the id."""
+    return set(sorted(ids, key=lambda i: hashlib.sha256(f"20260101/{i}".encode()).digest()[:7])[:n])
+
+
+def number(doc_id: str) -> int:
+    return int(doc_id.rpartition("/")[2])
+
+
+def parameters(model: str, tau: float) -> SimpleNamespace:
+    return SimpleNamespace(source="recorded", store=None, model=model, tasks=["pocket_gsm8k"], methods=["full", "jot"],
+                           limit=None, seed=0, device=None, dtype="float32", data=None, tau_max=tau, tau_min=1.0,
+                           gamma=0.5, window=8)  # fmt: skip
+
+
+def check_share(row, name: str, k: int, n: int) -> None:
+    if n:
+        close((row[name], row[f"{name}_low"], row[f"{name}_high"]), (100 * k / n, *wilson(k, n)))
+
+
+def joined(raw: Raw, jot: str, full: str) -> pd.DataFrame:
+    both = raw.rows(jot).merge(raw.rows(full), on="doc_id", suffixes=("_a", "_b"))
+    return both.iloc[np.argsort(both["doc_id"].map(number), kind="stable")].reset_index(drop=True)
+
+
+def check_outcomes(raw: Raw, runs: failures.Runs, base: str) -> None:
+    for _, row in failures.outcomes(runs).iterrows():
+        seed = int(row["run"].rpartition(" ")[2]) if row["run"].startswith("full") else 0
+        tau = None if row["run"].startswith("full") else float(row["run"].rpartition(" ")[2])
+        name = raw.find(runs.model, runs.task, "full" if tau is None else "jot", tau, seed=seed)
+        both = joined(raw, name, base)
+        ids = first(both["doc_id"], row["n"])
+        both = both[both["doc_id"].isin(ids)]
+        b, c, n = counts(raw, name, base, ids)
+        assert (row["b"], row["c"], row["n"]) == (b, c, n) == (row["b"], row["c"], len(both))
+        paired(row, b, c, n)
+        close((row["p"], row["midp"]), mcnemar(b, c), 1e-12)
+        same = [np.array_equal(x, y) for x, y in zip(both["generated_a"], both["generated_b"], strict=True)]
+        check_share(row, "score", int((both["score_a"] > 0.5).sum()), n)
+        check_share(row, "repairs", b, n)
+        check_share(row, "breaks", c, n)
+        check_share(row, "outcomes", int((both["score_a"] == both["score_b"]).sum()), n)
+        check_share(row, "answers", int((both["answer_a"].fillna("") == both["answer_b"].fillna("")).sum()), n)
+        check_share(row, "tokens", sum(same), n)
+
+
+def check_fifths(raw: Raw, traced: Raw, runs: failures.Runs, base: str) -> None:
+    groups, tests = failures.stratified(runs)
+    margins = traced.rows(traced.find(runs.model, runs.task, "full")).set_index("doc_id")["trace_mean_margin"]
+    for (tau, by), shown in groups.groupby(["tau", "by"], sort=False):
+        both = joined(raw, raw.find(runs.model, runs.task, "jot", tau), base)
+        if by == "margin":
+            both = both[both["doc_id"].isin(margins.index)].reset_index(drop=True)
+            value = both["doc_id"].map(lambda i: float(margins[i][0]))  # noqa: B023
+        else:
+            value = both["configured_steps_a"] / both["steps_a"]
+        order = sorted(range(len(both)), key=lambda i: (value[i], number(both["doc_id"][i])))  # noqa: B023
+        at = 0
+        for _, row in shown.iterrows():
+            part = both.iloc[order[at : at + row["n"]]]
+            at += row["n"]
+            check_share(row, "jot", int((part["score_a"] < 0.5).sum()), len(part))
+            check_share(row, "full", int((part["score_b"] < 0.5).sum()), len(part))
+            b = int(((part["score_a"] > 0.5) & (part["score_b"] < 0.5)).sum())
+            c = int(((part["score_a"] < 0.5) & (part["score_b"] > 0.5)).sum())
+            limits = (row["difference"], row["difference_low"], row["difference_high"])
+            close(limits, (100 * (b - c) / len(part), *tango(b, c, len(part))))
+            assert (row["steps_low"], row["steps_high"]) == (part["steps_a"].min(), part["steps_a"].max())
+        assert at == len(both)
+        row = tests[(tests["tau"] == tau) & (tests["by"] == by)].iloc[0]
+        scale = np.log2(value) if by == "speedup" else value
+        design = np.column_stack([np.ones(len(both)), scale, both["tokens_non_eos_a"]])
+        beta, error = newton(design, (both["score_a"] < 0.5).to_numpy(float))
+        expected = np.exp([beta[1], beta[1] - Z * error[1], beta[1] + Z * error[1]])
+        close((row["odds"], row["odds_low"], row["odds_high"]), expected, 1e-4)
+        assert row["p"] == pytest.approx(2 * norm.sf(abs(beta[1]) / error[1]), rel=1e-3)
+
+
+def check_modes_and_rules(traced: Raw, runs: failures.Runs) -> None:
+    for _, row in failures.modes(runs).iterrows():
+        check_share(row, "rate", row["count"], row["n"])
+        check_share(row, "of_wrong", row["count"], row["wrong"])
+    table = divergence.by_rule(runs, {})
+    for tau, shown in table.groupby("tau"):
+        both = joined(
+            traced, traced.find(runs.model, runs.task, "jot", tau), traced.find(runs.model, runs.task, "full")
+        )
+        rules = []
+        for _, row in both.iterrows():
+            differs = np.flatnonzero(row["generated_a"] != row["generated_b"])
+            rules += [int(row["trace_rule_a"][differs[0]])] if len(differs) else []
+        for _, row in shown.iterrows():
+            rule = {"schedule alone": 1, "exit alone": 2, "exit and schedule": 3}[row["rule"]]
+            assert (row["count"], row["different"]) == (rules.count(rule), len(rules))
+            check_share(row, "share", rules.count(rule), len(rules))
+
+
+@recorded
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "tau"), [("pocket-dream", 90.0), ("pocket-llada", 30.0)])
+def test_failure_analysis_as_recorded(model, tau):
+    runs = failures.load(parameters(model, tau))
+    raw, traced = Raw(RECORDS), Raw(RECORDS / "traces")
+    base = raw.find(model, "pocket_gsm8k", "full")
+    check_outcomes(raw, runs, base)
+    check_fifths(raw, traced, runs, base)
+    check_modes_and_rules(traced, runs)
+
+
+def test_the_finders_quality():
+    frame = failure_modes.labels(ROOT / failure_modes.LABELS)
+    frame = failure_modes.labelled(frame, failure_modes.documents("pocket_gsm8k"))
+    for _, row in failure_modes.quality(frame).iterrows():
+        hand, found = frame["label"] == row["mode"], frame["found"] == row["mode"]
+        check_share(row, "precision", int((hand & found).sum()), int(found.sum()))
+        check_share(row, "recall", int((hand & found).sum()), int(hand.sum()))
+    table = np.array([[((frame["label"] == x) & (frame["found"] == y)).mean() for y in failure_modes.MODES]
+                      for x in failure_modes.MODES])  # fmt: skip
+    rows, columns = table.sum(1), table.sum(0)
+    agree, chance = np.trace(table), rows @ columns
+    kappa = (agree - chance) / (1 - chance)
+    # Fleiss, Cohen and Everitt (1969), as in Agresti's textbook
+    first_term = sum(table[i, i] * (1 - (rows[i] + columns[i]) * (1 - kappa)) ** 2 for i in range(len(table)))
+    off = sum(table[i, j] * (columns[i] + rows[j]) ** 2 for i in range(len(table)) for j in range(len(table)) if i != j)
+    variance = first_term + (1 - kappa) ** 2 * off - (kappa - chance * (1 - kappa)) ** 2
+    error = math.sqrt(variance / len(frame)) / (1 - chance)
+    shown = failure_modes.kappa(frame)
+    close(shown, (kappa, kappa - Z * error, min(1.0, kappa + Z * error)), 1e-8)

@@ -1,0 +1,173 @@
+"""The report: every link leads somewhere inside it, nothing is loaded from elsewhere, what is absent is said."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import fake_records
+import nbformat
+import pandas as pd
+import pytest
+from bs4 import BeautifulSoup
+from nbformat import v4
+
+from jot import cli
+from jot.analysis import report, report_pages
+from jot.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def check_links(folder: Path) -> int:
+    """Follows every address of every page; returns how many led to a file."""
+    followed = 0
+    soups = {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in folder.rglob("*.html")}
+    for path, soup in soups.items():
+        assert not soup(["script", "iframe", "object", "embed", "base"]), path
+        assert not [tag for tag in soup(True) for name in tag.attrs if name.lower().startswith("on")], path
+        for tag in soup(True):
+            for name in ("href", "src", "srcset", "poster", "data", "action"):
+                if not (address := tag.get(name)):
+                    continue
+                parts = urlsplit(address)
+                if parts.scheme in ("http", "https", "mailto"):
+                    assert tag.name == "a", f"{path} loads {address}"  # a link may lead out, nothing is loaded
+                    continue
+                if parts.scheme == "data":
+                    continue
+                assert not parts.scheme and not parts.netloc and not parts.path.startswith("/"), (path, address)
+                target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+                assert target.is_file() and target.is_relative_to(folder.resolve()), (path, address)
+                if parts.fragment:
+                    assert soups[target].find(id=unquote(parts.fragment)), (path, address)
+                followed += 1
+        assert not re.search(r"url\(\s*['\"]?(https?:)?//|@import", str(soup)), path
+    style = (folder / "style.css").read_text()
+    assert "url(" not in style and "@import" not in style
+    return followed
+
+
+def notebook(path: Path, *cells, outputs=()) -> None:
+    made = [v4.new_markdown_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+    made.append(v4.new_code_cell("print(1)", outputs=list(outputs), execution_count=1 if outputs else None))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(v4.new_notebook(cells=made), path)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch) -> Path:
+    """A checkout with two notebooks that try what a report must not do, records and a figure."""
+    home = tmp_path / "checkout"
+    evil = '<script src="https://example.org/x.js"></script><img src="https://example.org/x.png" alt="far">'
+    html = evil + '<p onclick="x()">text</p><img src="../figures/a.png"><link rel="stylesheet" href="//example.org/y">'
+    verdict = v4.new_output("display_data", {"text/markdown": "**Verdict.** seen in 3 of 4"})
+    notebook(
+        home / "notebooks" / "01_first.ipynb",
+        "# The first\n\nSee [the plan](PLAN.md), [the second](02_second.ipynb#Table), [data](../data/x.csv), "
+        "[gone](gone.md), [out](../../secret.txt), [the paper](https://arxiv.org/abs/2602.11133), [here](#The-first).",
+        outputs=[verdict, v4.new_output("display_data", {"text/html": html})],
+    )
+    notebook(home / "notebooks" / "02_second.ipynb", "# The second\n\n## Table\n\n[a folder](../data)")
+    (home / "notebooks" / "PLAN.md").write_text("# Plan\n\nBack to [first](01_first.ipynb), on to [more](MORE.md).\n")
+    (home / "notebooks" / "MORE.md").write_text("# More\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n")
+    (tmp_path / "secret.txt").write_text("secret")
+    (home / "data").mkdir()
+    (home / "data" / "x.csv").write_text("a,b\n")
+    (home / "figures").mkdir()
+    for name in ("a.png", "a.pdf", "b.png"):
+        (home / "figures" / name).write_bytes(b"x")
+    (home / "requirements.lock").write_text("torch==1\n")
+    fake_records.write(home / "data" / "records", fake_records.records(20, grid=False))
+    monkeypatch.setenv("JOT_HOME", str(home))
+    return home
+
+
+def test_every_link_leads_somewhere(checkout: Path, capsys) -> None:
+    assert cli.main(["report"]) == 0
+    index = Path(capsys.readouterr().out.strip())
+    out = checkout / "results" / "report"
+    assert index == out / "index.html" and check_links(out) > 30
+    first = (out / "notebooks" / "01_first.html").read_text()
+    assert 'href="../pages/notebooks/PLAN.html"' in first and 'href="../notebooks/02_second.html#Table"' in first
+    assert 'href="../files/data/x.csv"' in first and "https://arxiv.org/abs/2602.11133" in first
+    assert 'title="not part of this report">gone</a>' in first and 'title="not part of this report">out</a>' in first
+    assert "[far]" in first and "example.org" not in first and "onclick" not in first
+    assert (out / "pages" / "notebooks" / "MORE.html").is_file() and not list(out.rglob("*secret*"))
+    text = index.read_text()
+    assert "seen in 3 of 4" in text and "not executed" in text and "figures/a.pdf" in text
+    assert "The ledger of the paper's claims is absent" in text
+    assert "sha256" in text and "test machine" in text and "absent: not a" in text  # no commit of its own
+    cells = (out / "cells.html").read_text()
+    assert "pocket-dream_pocket-gsm8k_full_test" in cells and ">20<" in cells
+    assert not list(checkout.glob("results/.report-*"))
+
+
+def test_a_second_report_replaces_the_first_and_nothing_else(checkout: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    report.build(out)
+    (out / "stray.html").write_text("x")
+    report.build(out)
+    assert not (out / "stray.html").exists() and (out / "index.html").is_file()
+    for name in ("thesis", "file"):
+        other = tmp_path / name
+        if name == "file":
+            other.write_text("precious")
+        else:
+            other.mkdir()
+            (other / "chapter").write_text("precious")
+        with pytest.raises(UserError, match="holds something else than a report"):
+            report.build(other)
+    assert (tmp_path / "thesis" / "chapter").read_text() == "precious"
+
+
+def test_what_is_not_there_is_said(checkout: Path, tmp_path: Path, monkeypatch) -> None:
+    with pytest.raises(UserError, match="there is no .*nowhere"):
+        report.build(tmp_path / "out", notebooks=[tmp_path / "nowhere"])
+    with pytest.raises(UserError, match="no store at"):
+        report.build(tmp_path / "out", records=[tmp_path / "nowhere"])
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setenv("JOT_HOME", str(tmp_path / "empty"))
+    (tmp_path / "empty" / "notebooks").mkdir(parents=True)
+    text = report.build(tmp_path / "out").read_text()
+    assert "No notebooks." in text and "No figures." in text and "<td>absent</td>" in text
+    assert check_links(tmp_path / "out")
+
+
+def test_verdicts_of_the_ledger(checkout: Path, tmp_path: Path, monkeypatch) -> None:
+    ledger = pytest.importorskip("jot.analysis.ledger")
+    judged = pd.DataFrame(
+        [("a-claim", "Abstract", "comparison", "5 < 3 & more", "fails", "5 ≥ 3"),
+         ("b-claim", "Results", "phenomenon", "Exits are early.", "not seen", "0 of 8")],
+        columns=["id", "section", "kind", "claim", "status", "detail"],
+    )  # fmt: skip
+    monkeypatch.setattr(ledger, "load", lambda: [])
+    monkeypatch.setattr(ledger, "judge", lambda *_: judged)
+    report.build(tmp_path / "out")
+    index, claims = ((tmp_path / "out" / name).read_text() for name in ("index.html", "claims.html"))
+    assert "All 2 claims" in index and '<span class="not-seen">not seen</span>' in index
+    assert "5 &lt; 3 &amp; more" in claims and "5 ≥ 3" in claims and "b-claim" in claims
+    for status in ledger.VERDICTS:
+        assert f".{status.replace(' ', '-')}" in report_pages.STYLE
+
+
+def test_notebooks_of_a_grid(checkout: Path, tmp_path: Path) -> None:
+    """Executed notebooks from a store: links between them lead to these, a failed one is left out."""
+    for name in ("01_first_limit-3-0123456789", "01_first.failed", ".partial"):
+        target = tmp_path / "store" / "notebooks" / f"{name}.ipynb"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((checkout / "notebooks" / "01_first.ipynb").read_bytes())
+    report.build(tmp_path / "out", notebooks=[tmp_path / "store" / "notebooks"])
+    assert [p.name for p in (tmp_path / "out" / "notebooks").iterdir()] == ["01_first_limit-3-0123456789.html"]
+    check_links(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_the_committed_notebooks(tmp_path: Path, monkeypatch) -> None:
+    """The real ones, as nbconvert writes them: no script, no remote part, every link good."""
+    monkeypatch.setattr(report, "ledger", lambda _: ("", ""))
+    report.build(tmp_path / "out")
+    made = {path.stem for path in (tmp_path / "out" / "notebooks").iterdir()}
+    assert made == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+    check_links(tmp_path / "out")

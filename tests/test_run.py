@@ -1,0 +1,161 @@
+"""Running grids: resumable, one failing cell ends alone, several workers, a summary."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import tiny
+
+from jot import cli, grid, run
+from jot.records import load_store
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return str(tiny.build(tmp_path_factory.mktemp("tiny") / "tiny-llada"))
+
+
+@pytest.fixture
+def path(model: str, tmp_path: Path) -> Path:
+    """Four cells, the second of which is valid and yet fails: its canvas is longer than the model reaches."""
+    target = tmp_path / "grid.yaml"
+    target.write_text(
+        f"""
+cells:
+  - {{models: '{model}', tasks: pocket_mmlu, split: dev, method: full, limit: 3}}
+  - {{models: '{model}', tasks: pocket_gsm8k, split: dev, method: full, limit: 2, set: {{length: 512, steps: 512}}}}
+  - {{models: '{model}', tasks: pocket_mmlu, split: dev, method: jot, limit: 3, set: {{tau_max: [10, 30]}}}}
+"""
+    )
+    return target
+
+
+def command(path: Path, store: Path, *more: str) -> list[str]:
+    return ["run", str(path), "--store", str(store), "--device", "cpu", *more]
+
+
+def summary(store: Path) -> list[dict]:
+    with open(store / "summary.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def files(store: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in store.iterdir() if p.suffix in (".jsonl", ".json")}
+
+
+def test_a_failing_cell_ends_alone_and_resuming_decodes_nothing(path, tmp_path, capsys, monkeypatch) -> None:
+    store = tmp_path / "store"
+    assert cli.main(command(path, store)) == 1
+    told = capsys.readouterr().out
+    assert told.count("failed: ") == 1 and "[2/4]" in told and "1 failed, 0 not begun" in told
+    rows = summary(store)
+    assert [bool(row["error"]) for row in rows] == [False, True, False, False]
+    assert list(rows[0]) == list(run.COLUMNS) and rows[0]["decoded"] == "3" and rows[0]["split"] == "dev"
+    assert [row["settings"] for row in rows] == ["", "length=512 steps=512", "tau_max=10", "tau_max=30"]
+    assert {name for name in load_store(store)} == {row["cell"] for row in rows if row["cell"]}
+    before = files(store)
+    monkeypatch.setattr("jot.harness.decode_stream", lambda *_, **__: pytest.fail("a sample was decoded again"))
+    assert cli.main(command(path, store)) == 1
+    assert [row["decoded"] for row in summary(store)] == ["0", "", "0", "0"] and files(store) == before
+    again = summary(store)
+    for row, then in zip(again, rows, strict=True):
+        assert [row[k] for k in ("cell", "n", "score", "speedup")] == [
+            then[k] for k in ("cell", "n", "score", "speedup")
+        ]
+
+
+def test_an_unexpected_error_is_named_in_its_row(path, tmp_path, monkeypatch) -> None:
+    from jot import harness
+
+    real = harness.evaluate
+
+    def sometimes(model, task, method, **options):
+        if options.get("tau_max") == 10:
+            raise RuntimeError("something\nbroke")
+        return real(model, task, method, **options)
+
+    monkeypatch.setattr(harness, "evaluate", sometimes)
+    points = [point for point in grid.read(path) if point.task == "pocket_mmlu"]
+    lines = []
+    rows = run.run(points, tmp_path / "store", device="cpu", say=lines.append)
+    assert [row["error"] for row in rows] == ["", "RuntimeError: something broke", ""]
+    assert len(lines) == 3 and "failed: RuntimeError: something broke" in lines[1]
+
+
+def test_two_workers_give_the_records_of_one(path, tmp_path) -> None:
+    points = grid.read(path)
+    one = run.run(points, tmp_path / "one", device="cpu", say=lambda _: None)
+    two = run.run(points, tmp_path / "two", workers=2, device="cpu", say=lambda _: None)
+    assert sorted(row["cell"] for row in one) == sorted(row["cell"] for row in two)
+    assert [bool(row["error"]) for row in sorted(two, key=lambda row: row["settings"])].count(True) == 1
+    left, right = load_store(tmp_path / "one"), load_store(tmp_path / "two")
+    assert set(left) == set(right) and len(left) == 3
+    for name, recorded in left.items():
+        for column in ("doc_id", "generated", "score", "steps"):
+            assert list(recorded.frame[column]) == list(right[name].frame[column])
+    assert len(summary(tmp_path / "two")) == 4
+
+
+def test_a_lost_process_is_a_row_and_the_rest_goes_on(path, tmp_path, monkeypatch) -> None:
+    """The work of a process that dies is named; what no process is left for is not begun."""
+    monkeypatch.setattr(run, "_work", _die_at_tau_10)
+    rows = run.run(grid.read(path), tmp_path / "store", workers=2, device="cpu", say=lambda _: None)
+    lost = [row for row in rows if "its process ended" in row["error"]]
+    assert len(rows) == 4 and len(lost) == 1 and lost[0]["method"] == "jot"
+
+
+def _die_at_tau_10(pipe, *_) -> None:
+    import os
+
+    pipe.send(None)
+    while (point := pipe.recv()) is not None:
+        if dict(point.settings).get("tau_max") == 10:
+            os._exit(9)
+        pipe.send(dict.fromkeys(run.COLUMNS, "") | {"model": point.model, "n": 1, "score": 0.5, "speedup": 1.0,
+                  "decoded": 1, "seconds": 0.0, "cell": "x"})  # fmt: skip
+
+
+def test_time_runs_out(path, tmp_path, capsys) -> None:
+    assert run.run(grid.read(path), tmp_path / "none", device="cpu", seconds=0, say=lambda _: None) == []
+    assert cli.main(command(path, tmp_path / "store", "--seconds", "0")) == 0
+    assert "0 failed, 4 not begun" in capsys.readouterr().out
+
+
+def test_limits_of_the_command_line(path, tmp_path, capsys) -> None:
+    assert cli.main(command(path, tmp_path / "store", "--limit", "1")) == 1
+    assert {row["n"] for row in summary(tmp_path / "store")} == {"1", ""}
+    capsys.readouterr()
+    for more, words in (
+        (["--workers", "0"], "--workers 0 must be at least 1"),
+        (["--slots", "0"], "--slots 0 must be at least 1"),
+        (["--limit", "0"], "at least 1"),
+    ):
+        assert cli.main(command(path, tmp_path / "other", *more)) == 2
+        told = capsys.readouterr()
+        assert words in told.err and told.err.count("\n") == 1
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("cells: []\n")
+    assert cli.main(command(empty, tmp_path / "other")) == 2 and "no cells" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert cli.main(command(path, tmp_path / "file")) == 2 and "file" in capsys.readouterr().err
+    assert not (tmp_path / "other" / "summary.csv").exists()
+
+
+def test_the_summary_is_whole_or_not_there(tmp_path, monkeypatch) -> None:
+    run.summarize(tmp_path, [dict.fromkeys(run.COLUMNS, 1)])
+    before = (tmp_path / "summary.csv").read_bytes()
+    monkeypatch.setattr(csv.DictWriter, "writerows", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        run.summarize(tmp_path, [])
+    assert (tmp_path / "summary.csv").read_bytes() == before
+
+
+def test_what_was_run_can_be_packed(path, tmp_path, capsys) -> None:
+    cli.main(command(path, tmp_path / "store"))
+    capsys.readouterr()
+    assert cli.main(["pack", str(tmp_path / "store"), str(tmp_path / "packed")]) == 0
+    packed, live = load_store(tmp_path / "packed"), load_store(tmp_path / "store")
+    assert set(packed) == set(live) and len(packed) == 3
+    assert all(list(packed[name].frame["doc_id"]) == list(live[name].frame["doc_id"]) for name in live)
