@@ -42,6 +42,8 @@ def from_line(line: bytes) -> dict:
     record.pop("crc32", None)
     if wrong := [field for field in FIELDS if not isinstance(record[field], _TYPES.get(field, _NUMBER))]:
         raise ValueError(f"{wrong[0]} is no {_TYPES.get(wrong[0], _NUMBER)[0].__name__}")
+    if not isinstance(record.get("trace"), (dict, type(None))):
+        raise ValueError("trace is no mapping")
     if unknown := [name for name in record if name not in FIELDS and not name.startswith("trace")]:
         raise ValueError(f"unknown {unknown[0]}")
     return record

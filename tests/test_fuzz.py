@@ -109,6 +109,16 @@ def test_records_of_any_fields(record: dict) -> None:
         assert len(frame) == 1 and frame["doc_id"][0] == record["doc_id"]
 
 
+FOUND = [{"trace": True}, {"trace": [1]}, {"doc_id": 3}, {"generated": {}}, {"crc32": 1, "x": 1}]
+
+
+@pytest.mark.parametrize("changes", FOUND)
+def test_records_that_fuzzing_found(tmp_path: Path, changes: dict) -> None:
+    path = tmp_path / "cell-0123456789.part.jsonl"
+    path.write_text(json.dumps({**RECORD, **changes}) + "\n")
+    assert f"line 1 of {path}" in refusal(Rows(tmp_path, "cell-0123456789").refresh)
+
+
 @fuzz(records())
 def test_lines_come_back(record: dict) -> None:
     record = {**RECORD, "text": str(record.get("text")), "score": record.get("score")}

@@ -229,10 +229,13 @@ def _zoom(axis, joint: Cloud, rows: pd.DataFrame) -> None:
     low, high = near["retention_low"].min(), near["retention_high"].max()
     axis.set_xlim(near["speedup_low"].min() / 1.06, near["speedup_high"].max() * 1.06)
     axis.set_ylim(low - 0.16 * (high - low), high + 0.08 * (high - low))
-    for i, (_, row) in enumerate(near[near["entry"].str.startswith("jot ")].iterrows()):
-        at, below = (row["speedup"], row["retention_low"]), -8 - 7 * (i % 2)
-        axis.annotate(row["entry"].split()[1], at, xytext=(0, below), ha="center", textcoords="offset points",
-                      fontsize=6.5, color=COLOR["jot"])  # fmt: skip
+    grid = near[near["entry"].str.startswith("jot ")]
+    named = grid[
+        grid["entry"].str.split().str[1].isin(("10", "30", "150"))
+    ]  # the others lie too close to be told apart
+    for _, row in named.iterrows():
+        axis.annotate(row["entry"].split()[1], (row["speedup"], row["retention_low"]), xytext=(0, -9), ha="center",
+                      textcoords="offset points", fontsize=7, color=COLOR["jot"])  # fmt: skip
 
 
 def _theirs(axis, rows: pd.DataFrame) -> None:
