@@ -50,7 +50,7 @@ def model_class(name: str | os.PathLike) -> type[DiffusionModel] | None:
         UserError: no such model.
     """
     name = os.fspath(name)
-    if "/" in name and not Path(name).expanduser().is_dir() and name.count("/") == 1 and name[0] not in "./~":
+    if "/" in name and not Path(os.path.expanduser(name)).is_dir() and name.count("/") == 1 and name[0] not in "./~":
         return next((model for _, model, _ in FAMILIES.values() if model.family in name.lower()), None)
     return FAMILIES[read_config(locate(name)[0]).model_type][1]
 

@@ -57,7 +57,7 @@ def wait_for_lines(store: Path, count: int, seconds: float = 60) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes below ``pid``, whatever their session."""
+    """Processes below ``pid``, whichever group they are in."""
     found = []
     for path in Path("/proc").glob(f"{pid}/task/*/children"):
         try:

@@ -211,6 +211,8 @@ def test_grids_of_any_bytes(content: bytes) -> None:
         "cells: [{models: pocket-llada, tasks: pocket_mmlu, method: jot, limit: 2020-13-45}]",
         "cells: [{? [a, b] : c}]",
         "!!python/object/apply:os.system [true]",
+        "cells: [{models: ~nobody-of-this-name, tasks: pocket_mmlu, method: full}]",
+        "cells: [{models: ~nobody-of-this-name/x, tasks: pocket_mmlu, method: full}]",
     ],
 )  # fmt: skip
 def test_tricky_yaml_is_refused(tmp_path: Path, text: str) -> None:

@@ -18,7 +18,7 @@ from jot.errors import UserError
 from jot.exits import FullDecoding, JoT
 from jot.harness import JotLM, evaluate
 from jot.models import load
-from jot.records import load_store, pair
+from jot.records import Recorded, load_store, pair
 from jot.tasks import functions
 from jot.tasks.bench import Bench
 from jot.tasks.prompts import response_text
@@ -203,7 +203,8 @@ def test_evaluate_records_and_resumes(llada, tmp_path: Path) -> None:
 def test_batches_and_order_change_no_sample(dream, tmp_path: Path) -> None:
     one = run(dream, "pocket_gsm8k", tmp_path / "1", limit=3, slots=1, length=6)
     many = run(dream, "pocket_gsm8k", tmp_path / "2", limit=5, slots=4, length=6)
-    both = pair(one.recorded, many.recorded._replace(frame=many.frame[many.frame["doc_id"].isin(one.frame["doc_id"])]))
+    shared = many.frame[many.frame["doc_id"].isin(one.frame["doc_id"])]
+    both = pair(one.recorded, Recorded(many.recorded.meta, shared))
     assert (both["generated_a"] == both["generated_b"]).all() and one.cell == many.cell
     seeded = run(dream, "pocket_gsm8k", tmp_path / "1", limit=3, length=6, seed=1, temperature=1.0)
     assert seeded.cell != one.cell

@@ -112,7 +112,9 @@ class Raw:
 
     def _rows(self, name: str) -> pd.DataFrame:
         frame = pd.read_parquet(self.folder / self.cells[name]["file"])
-        return frame[frame["cell"] == name[-10:]].sort_values("doc_id").reset_index(drop=True)
+        frame = frame[frame["cell"] == name[-10:]].sort_values("doc_id").reset_index(drop=True)
+        whole = frame["answer"] == "\0"  # stands for the whole text
+        return frame.assign(answer=frame["answer"].mask(whole, frame["text"]))
 
     def find(self, model: str, task: str, method: str, tau=None, split="test", seed=0) -> str | None:
         """The cell with the family's own decoding: the one that full decoding of the task has most often."""

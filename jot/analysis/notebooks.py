@@ -105,7 +105,7 @@ def run(
         spec = spec_of(key, declared[key])
         values[key] = coerce(key, value, spec)
         if spec.kind == "path" and values[key] is not None:
-            values[key] = str(Path(values[key]).expanduser().resolve())
+            values[key] = str(Path(os.path.expanduser(values[key])).resolve())
     out = Path(out).resolve() if out else home() / "results" / "notebooks" / path.name
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.stem}.{os.getpid()}.ipynb")

@@ -151,7 +151,7 @@ def check(scope: Mapping[str, Any], names: str, **own: Any) -> SimpleNamespace:
     values = {name: coerce(name, scope[name], spec_of(name, own.get(name))) for name in declared}
     for name in ("store", "data", "out"):
         if values.get(name) is not None:
-            values[name] = Path(values[name]).expanduser().resolve()
+            values[name] = Path(os.path.expanduser(values[name])).resolve()
     if "out" in values and values["out"] is None:
         values["out"] = home() / "results" / "figures"
     return SimpleNamespace(**values)

@@ -40,7 +40,7 @@ def locate(name: str, revision: str | None = None) -> tuple[Path, str | None]:
     Raises:
         UserError: an unknown name, a folder without ``config.json``, or a hub that cannot be reached.
     """
-    folder = home() / "data" / "models" / name if name in PACKAGED else Path(name).expanduser()
+    folder = home() / "data" / "models" / name if name in PACKAGED else Path(os.path.expanduser(name))
     if folder.is_dir():
         if revision is not None:
             raise UserError(f"{name!r} is a local folder, which has no revisions; leave revision out")
