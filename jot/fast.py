@@ -66,17 +66,21 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, tra
     return None
 
 
+def _state(model: DiffusionModel) -> tuple:
+    """Where and in what form the weights are."""
+    return model.dtype, str(model.device), *(weight.data_ptr() for weight in model.parameters())
+
+
 def stream(model, config: DecodeConfig, method, slots: int, width: int, prompts: Sequence) -> Iterator:
     """Decode ``prompts`` through a loop that the model keeps for runs of the same kind."""
     width = -(-width // WIDTH) * WIDTH
-    state = (model.dtype, str(model.device), *(weight.data_ptr() for weight in model.parameters()))
-    if model.__dict__.get("_fast_state") != state:  # moved, cast or loaded anew: nothing kept fits any more
+    if model.__dict__.get("_fast_state") != _state(model):  # moved, cast or loaded anew: nothing kept fits any more
         for kept in ("_fast_loops", "_fast_pool", "_fused"):
             model.__dict__.pop(kept, None)
     loops: OrderedDict = model.__dict__.setdefault("_fast_loops", OrderedDict())
     key = (replace(config, seed=0), method, slots, width)
     loop = loops.pop(key, None) or FastLoop(model, config, method, slots, width)  # ours alone until the run ends
-    model.__dict__["_fast_state"] = (model.dtype, str(model.device), *(w.data_ptr() for w in model.parameters()))
+    model.__dict__["_fast_state"] = _state(model)  # the first loop on a GPU has joined some weights
     try:
         yield from loop.run(iter(prompts), config.seed)
     except GeneratorExit:
@@ -125,10 +129,8 @@ class FastLoop:
         self.cache = KVCache(every, width) if config.cache else None
         self.forward = model.hidden
         if model.device.type == "cuda":
-            self.forward = model.__dict__.setdefault("_fused", None) or FusedForward(model)
-            model.__dict__["_fused"] = self.forward
-            self.pool = model.__dict__.setdefault("_fast_pool", None) or _pool(device)
-            model.__dict__["_fast_pool"] = self.pool
+            self.forward = model.__dict__["_fused"] = model.__dict__.get("_fused") or FusedForward(model)
+            self.pool = model.__dict__["_fast_pool"] = model.__dict__.get("_fast_pool") or _pool(device)
         self.canvas = torch.full((every, width), model.eos_id, device=device)
         zeros = torch.zeros(every, dtype=torch.long, device=device)
         self.prompt, self.block, self.index, self.steps, self.keys = (zeros.clone() for _ in range(5))
@@ -137,8 +139,7 @@ class FastLoop:
         self.flags = torch.zeros(2, dtype=torch.long, device=device)  # not a number; held back
         self.pick = zeros + slots
         self.column = torch.arange(width, device=device)
-        edges = [0, *(end for _, end in config.blocks)]
-        self.edges = torch.tensor(edges, device=device)
+        self.edges = torch.tensor([0, *(end for _, end in config.blocks)], device=device)
         sizes = [end - start for start, end in config.blocks]
         plans = [SCHEDULES[config.schedule](size, config.block_steps, config.eps) for size in sizes]
         self.planned = torch.tensor([len(plan) for plan in plans], device=device)
@@ -173,8 +174,7 @@ class FastLoop:
         pick = self.pick[:batch]
         canvas, prompt, end = self.canvas[pick], self.prompt[pick], self.end[pick]
         block, index, steps, active = self.block[pick], self.index[pick], self.steps[pick], ~self.done[pick]
-        last = len(self.planned) - 1
-        here = block.clamp(max=last)
+        here = block.clamp(max=len(self.planned) - 1)
         inside = self.column < end[:, None]
         masks = (canvas == model.mask_id) & inside & active[:, None]
         edges = prompt[:, None] + self.edges

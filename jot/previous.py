@@ -30,9 +30,7 @@ class Previous:
         home = step.homes[step.slot]
         at = torch.where((step.index > 0)[step.slot], self.place[home, step.position], -1)
         past = self.past[home, step.position].masked_fill((at < 0)[:, None], 0.0)
-        if self.logits is None:
-            return step.logits, at, past
-        return self.logits, at, past
+        return step.logits if self.logits is None else self.logits, at, past
 
     def keep(self, step: Step, past: Tensor) -> None:
         """Remember this step's rows; those of samples that did not take part stay."""
@@ -51,10 +49,7 @@ class Previous:
                 moved[at] = torch.arange(len(at), device=at.device)
                 place = self.place = moved[self.place]
                 logits, first = torch.cat((self.logits[at], logits)), len(at)
-                home_of = torch.cat((kept, home))
-            else:
-                home_of = home
-            self.logits, self.owner = logits, home_of
+            self.logits, self.owner = logits, torch.cat((kept, home)) if first else home
         place.index_fill_(0, step.homes, -1)  # no scalar to be copied to the device
         place[home, step.position] = first + torch.arange(len(home), device=home.device)
         if step.void is not None:

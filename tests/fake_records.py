@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import numpy as np
 import pandas as pd
 
 from jot import records as records_module
+from jot import settings
 from jot.analysis import cells
 from jot.grid import Point
+from jot.models import FAMILIES
+from jot.tasks import TASKS as TASK_TABLE
 
 LENGTH = {"pocket_gsm8k": 128, "pocket_mmlu": 3, "pocket_hellaswag": 5, "pocket_humaneval": 128}
 DEFAULT = {"dream": 90, "llada": 30}
@@ -161,3 +165,14 @@ def records(n: int = 200, grid: bool = True) -> dict:
                     data = rows(task, split, rng, n, 0.8 - 1.2 / tau, length * (0.16 + tau / 400))
                     out |= [cell(model, task, "jot", data, split=split, tau_max=tau)]
     return out
+
+
+def recorded(p: Point, rows: pd.DataFrame) -> tuple:
+    """(id, Recorded) of exactly a point's resolved configuration."""
+    family = cells.family({"model": p.model})
+    chosen = settings.parse(p.method, p.params)
+    rule = settings.build_method(p.method, family, chosen)
+    model = next(m for _, m, _ in FAMILIES.values() if m.family == family)
+    decode = dataclasses.asdict(settings.build_decode(model, chosen, TASK_TABLE[p.task], method=p.method))
+    decode.pop("seed")
+    return cell(p.model, p.task, p.method, rows, decode=decode, **dataclasses.asdict(rule))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 
 import fake_records
@@ -11,30 +10,16 @@ import pandas as pd
 import pytest
 from scipy import stats as st
 
-from jot import settings
 from jot.analysis import ablation_frames as frames
 from jot.analysis import ablations, ablations_figures, cells, published, stats
 from jot.analysis import ablations_view as view
 from jot.analysis.ablations import ABLATIONS, FULL, PHENOMENA, bare, point, shaped
 from jot.grid import Point
-from jot.models import FAMILIES
-from jot.tasks import TASKS as TASK_TABLE
 
 N = 200
 GSM8K, HUMANEVAL = ablations.LONG
 DREAM, LLADA = cells.MODELS
 ABOVE = 0.2  # share of right answers by which the made-up settings differ
-
-
-def recorded(p: Point, rows: pd.DataFrame) -> tuple:
-    """(id, Recorded) of exactly a point's resolved configuration."""
-    family = cells.family({"model": p.model})
-    chosen = settings.parse(p.method, p.params)
-    rule = settings.build_method(p.method, family, chosen)
-    model = next(m for _, m, _ in FAMILIES.values() if m.family == family)
-    decode = dataclasses.asdict(settings.build_decode(model, chosen, TASK_TABLE[p.task], method=p.method))
-    decode.pop("seed")
-    return fake_records.cell(p.model, p.task, p.method, rows, decode=decode, **dataclasses.asdict(rule))
 
 
 def flat(task: str, right: float, steps: float, n: int = N) -> pd.DataFrame:
@@ -65,7 +50,9 @@ def made(kind: str = "claimed") -> dict:
             else:
                 right += 0 if tau == 90 and s.get("tau_min", 1) == 1 else ABOVE * (1 if s.get("tau_min") else -1)
                 right -= 2 * ABOVE if (s["gamma"], s["window"]) == (0.5, 8) and tau == 60 else 0
-        out |= dict([recorded(p, flat(p.task, max(0, right), steps if long else 128 if p.method == "full" else 2))])
+        out |= dict(
+            [fake_records.recorded(p, flat(p.task, max(0, right), steps if long else 128 if p.method == "full" else 2))]
+        )
     return out
 
 
@@ -80,7 +67,7 @@ def noisy() -> dict:
     rng, out = np.random.default_rng(3), {}
     for p in ablations.points([DREAM], [GSM8K]):
         rows = fake_records.rows(GSM8K, "test", rng, N, rng.uniform(0.5, 0.8), rng.uniform(5, 40))
-        out |= dict([recorded(p, rows)])
+        out |= dict([fake_records.recorded(p, rows)])
     return out
 
 
@@ -189,7 +176,7 @@ def test_nothing_of_a_family(noisy):
 
 
 def test_one_document_without_discordance():
-    both = dict([recorded(point(DREAM, GSM8K, s), flat(GSM8K, 1, 9, n=1)) for s in (FULL, bare(10))])
+    both = dict([fake_records.recorded(point(DREAM, GSM8K, s), flat(GSM8K, 1, 9, n=1)) for s in (FULL, bare(10))])
     row = frames.frame(both, ABLATIONS["threshold"], [DREAM], [GSM8K]).set_index("row").loc[1]
     assert (row["n"], row["score"], row["difference"]) == (1, 100, 0)
     assert row["difference_low"] < 0 < row["difference_high"]
@@ -243,12 +230,12 @@ def test_precision_counts_tokens():
     rows = flat(GSM8K, 0.5, 9).assign(tokens_non_eos=2, generated=[np.array([1, 2, 0])] * N)
     other = rows.assign(generated=[np.array([1, 3 if i < 30 else 2, i >= 100]) for i in range(N)])
     pair = [Point.of(DREAM, GSM8K, "full", head_dtype=h) for h in ablations.HEADS]
-    both = dict([recorded(pair[0], rows), recorded(pair[1], other)])
+    both = dict([fake_records.recorded(pair[0], rows), fake_records.recorded(pair[1], other)])
     row = frames.precision(both, [DREAM], [GSM8K]).set_index("method").loc["full"]
     wilson = st.binomtest(70, N).proportion_ci(method="wilson")
     assert [row["same"], row["same_low"], row["same_high"]] == pytest.approx([35, 100 * wilson.low, 100 * wilson.high])
     assert row["positions"] == pytest.approx(100 * (2 * N - 30) / (2 * N)) and row["difference"] == 0
-    nothing = dict([recorded(p, rows.assign(tokens_non_eos=0)) for p in pair])
+    nothing = dict([fake_records.recorded(p, rows.assign(tokens_non_eos=0)) for p in pair])
     assert frames.precision(nothing, [DREAM], [GSM8K])["positions"].iloc[0] == 0
     assert "not recorded" in repr(view.precision(frames.precision({}, [DREAM], [GSM8K])))
 
@@ -272,7 +259,7 @@ def test_left_to_right_shares():
     traced = [
         rows.assign(trace_step=list(s), trace_rule=[np.ones(4, np.uint8)] * 2) for s in (order, order[:1].repeat(2, 0))
     ]
-    both = dict([recorded(p, r) for p, r in zip(points, traced, strict=True)])
+    both = dict([fake_records.recorded(p, r) for p, r in zip(points, traced, strict=True)])
     at = frames.left_to_right(both, [DREAM]).set_index("part")
     assert at.loc["canvas", ["float32", "bfloat16", "difference"]].tolist() == [62.5, 100, 37.5]
     assert at.loc["answer", "float32"] == 75  # of the reversed canvas, the first position alone

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import fake_records
 import numpy as np
-import pandas as pd
 import pytest
 
-from jot import settings
 from jot.analysis import cells, pareto, published
 from jot.analysis import pareto_view as view
 from jot.errors import UserError
 from jot.grid import Point
-from jot.models import FAMILIES
 from jot.records import Recorded
-from jot.tasks import TASKS as TASK_TABLE
 
 N = 60
 DREAM, LLADA = cells.MODELS
 TWO = ["pocket_gsm8k", "pocket_mmlu"]
-
-
-def recorded(p: Point, rows: pd.DataFrame) -> tuple:
-    """(id, Recorded) of exactly a point's resolved configuration."""
-    family = cells.family({"model": p.model})
-    chosen = settings.parse(p.method, p.params)
-    rule = settings.build_method(p.method, family, chosen)
-    model = next(m for _, m, _ in FAMILIES.values() if m.family == family)
-    decode = dataclasses.asdict(settings.build_decode(model, chosen, TASK_TABLE[p.task], method=p.method))
-    decode.pop("seed")
-    return fake_records.cell(p.model, p.task, p.method, rows, decode=decode, **dataclasses.asdict(rule))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +23,7 @@ def records() -> dict:
     for p in pareto.points(cells.MODELS, TWO, pareto.METHODS):
         steps = fake_records.LENGTH[p.task] * (1 if p.method == "full" else rng.uniform(0.1, 0.6))
         rows = fake_records.rows(p.task, "test", rng, N, rng.uniform(0.55, 0.85), steps)
-        out |= dict([recorded(p, rows)])
+        out |= dict([fake_records.recorded(p, rows)])
     return out
 
 
