@@ -1,6 +1,6 @@
 """The one denoising loop. Every method runs through it, so token counts and timings are comparable.
 
-``jot.fast`` runs the same steps with fixed shapes, where it is asked for.
+``jot.fast`` runs the same steps with fixed shapes: the default on CUDA.
 
 A step proposes a token for each masked row, asks the exit rule which positions are final, lets the
 schedule choose its share, and commits the union.
@@ -66,8 +66,9 @@ class Output:
         generated: the generated part of it.
         steps: denoising steps, that is forwards of any kind.
         forwards: forwards by kind.
-        seconds: this sample's share of the time of its steps.
+        seconds: this sample's share of the time of its steps; capturing graphs is not counted.
         trace: how the canvas was filled, where asked for.
+        loop: "plain", or "fast" for that of ``jot.fast``.
     """
 
     tokens: list[int]
@@ -76,6 +77,7 @@ class Output:
     forwards: dict[str, int]
     seconds: float
     trace: Trace | None = None
+    loop: str = "plain"
 
 
 @dataclass
@@ -307,9 +309,9 @@ def decode_stream(
     width = len(prompts[0][1]) + config.length
     from jot import fast  # not at the top: it is built on this module
 
-    reason = fast.refusal(model, config, method, slots, trace, draws)
+    reason = fast.refusal(model, config, method, slots, draws)
     if reason is None:
-        yield from fast.stream(model, config, method, slots, width, prompts)
+        yield from fast.stream(model, config, method, slots, width, trace, prompts)
         return
     if reason != fast.UNASKED:
         LOG.info("%s runs in the plain loop: %s", method.name, reason)

@@ -210,6 +210,8 @@ def _record(model: DiffusionModel, bench: Bench, doc_id: str, out: Output, steps
         "seconds": round(out.seconds, 6), "slots": slots, "tokens_non_eos": len(ids), "empty": not text.strip(),
         "generated": list(out.generated),
     }  # fmt: skip
+    if out.loop != "plain":
+        record["loop"] = out.loop
     return record if out.trace is None else {**record, "trace": _trace(out.trace)}
 
 

@@ -12,6 +12,7 @@ FIELDS = (
     "forwards_full", "forwards_suffix", "forwards_block", "seconds", "slots", "tokens_non_eos", "empty",
     "generated",
 )  # fmt: skip
+EXTRA = ("loop",)  # which loop decoded the sample, where it was not the plain one
 TRACE = ("step", "rule", "margin", "threshold", "mean_margin", "masked")  # optional, under "trace"
 
 _NUMBER = (int, float)
@@ -44,6 +45,6 @@ def from_line(line: bytes) -> dict:
         raise ValueError(f"{wrong[0]} is no {_TYPES.get(wrong[0], _NUMBER)[0].__name__}")
     if not isinstance(record.get("trace"), (dict, type(None))):
         raise ValueError("trace is no mapping")
-    if unknown := [name for name in record if name not in FIELDS and not name.startswith("trace")]:
+    if unknown := [name for name in record if name not in FIELDS + EXTRA and not name.startswith("trace")]:
         raise ValueError(f"unknown {unknown[0]}")
     return record

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from jot.errors import UserError
-from jot.records import FIELDS, TRACE, Cell, Recorded, load_store, metas, natural, plain
+from jot.records import EXTRA, FIELDS, TRACE, Cell, Recorded, load_store, metas, natural, plain
 
 _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "forwards_suffix",
              "forwards_block",
@@ -134,6 +134,9 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
             columns[name] = pa.array([float(v) for v in values], pa.float32())
         else:
             columns[name] = pa.array(values)
+    for name in EXTRA:
+        if name in table:
+            columns[name] = pa.array(list(table[name].fillna("plain")))
     for name in TRACE if traces else ():
         if f"trace_{name}" in table:
             kind = _TRACE_TYPES[name]
@@ -142,7 +145,7 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
                 for v in table[f"trace_{name}"]
             ]
             columns[f"trace_{name}"] = pa.array(values, pa.list_(pa.from_numpy_dtype(kind)))
-    words = ["cell", "doc_id", "prompt_hash"]
+    words = ["cell", "doc_id", "prompt_hash", *(n for n in EXTRA if n in columns)]
     pq.write_table(
         pa.table(columns), path, compression="brotli", compression_level=11, use_dictionary=words,
         write_statistics=False, row_group_size=1 << 20, data_page_size=1 << 22,

@@ -16,13 +16,17 @@ class Previous:
         width: of their canvases.
         history: divergences kept a position.
         room: rows and vocabulary of a buffer that keeps its place in memory, for a graph; None keeps the tensors.
+        dtype: of the logits in that buffer.
     """
 
-    def __init__(self, samples: int, width: int, history: int, device, room: tuple[int, int] | None = None):
+    def __init__(
+        self, samples: int, width: int, history: int, device, room: tuple[int, int] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ):  # fmt: skip
         self.place = torch.full((samples, width), -1, dtype=torch.long, device=device)  # row of ``logits``, or -1
         self.past = torch.zeros(samples, width, history, dtype=torch.float64, device=device)
         self.fixed = room is not None
-        self.logits = torch.zeros(room, device=device) if room else None
+        self.logits = torch.zeros(room, dtype=dtype, device=device) if room else None
         self.owner: Tensor | None = None  # the sample of each row
 
     def recall(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from jot.kernels import slices
+from jot.kernels import slices, triton
+from jot.rowwise import fused_uniform
 from jot.schedules import count, highest
 from jot.step import Proposal, Step
 
@@ -43,6 +44,8 @@ class KeyedDraws:
 
     def uniform(self, step: Step, stream: int) -> Tensor:
         """Uniform numbers in (0, 1), float64 ``[rows]``."""
+        if stream not in step.kept and triton is not None and step.keys.is_cuda and len(step.slot):
+            step.kept[stream] = fused_uniform(step.keys, step.index, step.slot, step.position, stream)
         if stream not in step.kept:
             x = step.keys[step.slot]
             for counter in (step.index[step.slot], step.position, torch.full_like(step.position, stream)):

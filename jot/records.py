@@ -25,7 +25,7 @@ from pathlib import Path
 import pandas as pd
 
 from jot.errors import UserError
-from jot.lines import FIELDS, TRACE, from_line
+from jot.lines import EXTRA, FIELDS, TRACE, from_line
 
 CELL_FILE = re.compile(r"-[0-9a-f]{10}\.json$")
 ORDER_SEED = 20260101  # of the one permutation that every `limit` takes its first n from
@@ -223,6 +223,9 @@ def to_frame(rows: Iterable[Mapping]) -> pd.DataFrame:
     rows = sorted(rows, key=lambda row: natural(row["doc_id"]))
     frame = pd.DataFrame({name: [row[name] for row in rows] for name in FIELDS})
     frame["score"] = frame["score"].astype("float64")
+    for name in EXTRA:
+        if any(name in row for row in rows):
+            frame[name] = [row.get(name, "plain") for row in rows]
     for name in TRACE:
         if any(row.get("trace") for row in rows):
             frame[f"trace_{name}"] = [(row.get("trace") or {}).get(name) for row in rows]

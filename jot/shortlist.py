@@ -1,4 +1,4 @@
-"""Proposals from the top of each row, for steps that must not wait for the host or sort whole vocabularies."""
+"""Dream's proposal from the top of each row, for steps that must not wait for the host or sort whole vocabularies."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from jot.config import DecodeConfig
 
 SMALL = 64  # tokens among which ``dream_small`` looks for the nucleus
-
-
-def leader(step: Step) -> Proposal:
-    """The greedy proposal ranked by its own probability, from the top-2 pass alone."""
-    return Proposal(step.top.index, step.top.peak, step.top.peak)
 
 
 def dream_small(step: Step, config: DecodeConfig, draws) -> tuple[Proposal, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ PUBLIC = dict(temperature=0.0, top_p=None, top_k=None, stop_early=False)
 
 @functools.lru_cache
 def model(folder: Path):
-    return jot.load(folder, device="cpu")
+    return jot.load(folder, device=os.environ.get("JOT_DEVICE", "cpu"))
 
 
 def make_step(logits, position=None, key=0):

@@ -25,6 +25,7 @@ import numpy as np
 import jot
 
 SLOTS = (1, 4, 16, 32)
+SHARE = 4  # samples a slot
 KINDS = ("llada", "dream", "pocket")
 FORMAT = ("model", "slots", "samples", "steps", "slowest", "seconds", "per_second", "ideal_s", "of_ideal", "packed_s",
           "of_packed", "naive_s", "over_naive", "path")  # fmt: skip
@@ -66,7 +67,7 @@ def full_size(family: str, device, options):
     rule, config = common.method_of("jot", family, length)
     step, recorded = common.recorded(family)
     rng = np.random.default_rng(0)
-    count = options.samples or (6 if options.tiny else 2 * max(options.slots))
+    count = options.samples or (6 if options.tiny else SHARE * max(options.slots))
     picked = rng.permutation(len(step))[:count]
     lengths = rng.integers(prompt_tokens // 2, prompt_tokens * 3 // 2, count)
     samples = [(i, common.prompt_of(model, int(n), i)) for i, n in enumerate(lengths)]
@@ -125,8 +126,8 @@ def measure(label: str, made, options, budget) -> list[dict]:
     for slots in options.slots:
         if not budget.has(f"{label}, {slots} slots"):
             continue
-        # One slot would need all the time there is: it gets two samples of its own kind a slot, at least eight.
-        mine = samples if label.startswith("pocket") and slots > 1 else samples[: max(8, 2 * slots)]
+        # One slot would need all the time there is: it gets as many samples of its own kind a slot, at least eight.
+        mine = samples if label.startswith("pocket") and slots > 1 else samples[: max(8, SHARE * slots)]
         with common.path_taken(model) as path:
             _, steps = run(model, mine, rule, parameters, slots)  # captures graphs, compiles kernels
         known |= steps
@@ -158,7 +159,7 @@ def main() -> None:
     parser = common.parser(__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[], choices=KINDS, help="default: llada and the pocket pair")
     parser.add_argument("--slots", nargs="+", type=int, default=list(SLOTS), help="default: %(default)s")
-    parser.add_argument("--samples", type=int, help="samples at most (default: two a slot of the largest batch)")
+    parser.add_argument("--samples", type=int, help="samples at most (default: four a slot of the largest batch)")
     options = parser.parse_args()
     options.slots = sorted(min(slots, 4) if options.tiny else slots for slots in dict.fromkeys(options.slots))
     options.slots = list(dict.fromkeys(options.slots))

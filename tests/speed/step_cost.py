@@ -134,10 +134,11 @@ def measure(model, family: str, task: str, name: str, prompt, length, peak, bare
     rule, config = prepared(name, family, task, length, device)
     parameters = dataclasses.asdict(config)
     with common.path_taken(model) as path:
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+        held = common.reset_peak(device)
         jot.decode(model, prompt, rule, **parameters)  # captures graphs, compiles kernels
-    extra = (torch.cuda.max_memory_allocated() - bares["peak"]) / 2**30 if device.type == "cuda" else float("nan")
+    extra = float("nan")
+    if device.type == "cuda":  # above the weights and what a forward needs
+        extra = (torch.cuda.max_memory_allocated() - held - bares["activations"]) / 2**30
     rows = rows_of(model, rule, config, prompt)
     runs = []
     for repeat in range(options.repeats):
@@ -176,15 +177,15 @@ def measure_plain(model, family: str, prompt, length: int, options) -> list[floa
     return [1e3 * seconds / done for seconds, done in (common.timed(device, run) for _ in range(repeats))]
 
 
-def peak_of_forward(model, tokens: int, rows: int) -> int:
-    """Bytes allocated at the height of an eager forward with the head on ``rows`` rows: weights and activations."""
+def activations(model, tokens: int, rows: int) -> int:
+    """Bytes that an eager forward with the head on ``rows`` rows needs at its height, beside the weights."""
     if model.device.type != "cuda":
         return 0
-    torch.cuda.reset_peak_memory_stats()
+    held = common.reset_peak(model.device)
     canvas = torch.full((1, tokens), model.mask_id, device=model.device)
     with torch.inference_mode():
         F.linear(model.hidden(canvas)[0, -rows:], model.head)
-    return torch.cuda.max_memory_allocated()
+    return torch.cuda.max_memory_allocated() - held
 
 
 def main() -> None:
@@ -209,7 +210,7 @@ def main() -> None:
         for task in chosen(common.SHAPES):
             tokens, length = (common.TINY if options.tiny else common.SHAPES)[task]
             prompt, bares = common.prompt_of(model, tokens), {}
-            bares["peak"] = peak_of_forward(model, tokens + length, length // 2)
+            bares["activations"] = activations(model, tokens + length, length // 2)
             for name in chosen(METHODS):
                 if budget.has(f"{family} {task} {name}"):
                     rows.append(measure(model, family, task, name, prompt, length, peak, bares, options, budget))

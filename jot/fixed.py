@@ -1,0 +1,289 @@
+"""One denoising step with fixed shapes, state and all on the device: what ``jot.fast`` runs, as a graph on CUDA.
+
+The rules, schedules and proposals are those of ``decode.py``. What differs is that a step has a fixed number of rows,
+some of them idle, and that blocks and counters advance on the device.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from jot.cache import KVCache, View
+from jot.config import DecodeConfig
+from jot.decode import EXITED, SCHEDULED, Trace
+from jot.exits import KLASS
+from jot.kernels import triton
+from jot.models.base import DiffusionModel, linear_to
+from jot.previous import Previous
+from jot.proposals import PROPOSALS, KeyedDraws, committed, scheduled
+from jot.rowwise import fused_compact, fused_turn
+from jot.schedules import SCHEDULES, count
+from jot.shortlist import dream_small
+from jot.step import Step
+
+ROWS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # capacities of a step; beyond, multiples of the last
+SERIAL = 1 << 15  # entries that one program may compact
+BATCHES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128)
+
+
+class Shape(NamedTuple):
+    """What a graph is captured for.
+
+    Attributes:
+        batch: slots that take part.
+        rows: asked rows that there is room for.
+        columns: of the canvases.
+        queries: columns that the forward runs on; fewer within a cached block.
+        padded: whether some canvas is shorter.
+        whole: a forward of the whole canvas, not within a cached block.
+        straight: the slots are 0, 1, ..., so that a cache is read in place.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    queries: int
+    padded: bool
+    whole: bool
+    straight: bool
+
+
+def capacity(rows: int, sizes: tuple[int, ...] = ROWS) -> int:
+    """The least of the sizes that holds so many."""
+    return next((size for size in sizes if size >= rows), -(-rows // sizes[-1]) * sizes[-1])
+
+
+def compact(asked: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Row and column of the first ``size`` true entries of a matrix in reading order, and which of them there are.
+
+    Places that are left over stand for entry (0, 0), which belongs to a prompt and is never written.
+    """
+    if triton is not None and asked.is_cuda and asked.numel() <= SERIAL:
+        return fused_compact(asked, size)
+    flat = asked.flatten()
+    target = torch.where(flat, (flat.cumsum(0) - 1).clamp(max=size), size)
+    source = torch.zeros(size + 1, dtype=torch.long, device=asked.device)
+    source = source.scatter_(0, target, torch.arange(len(flat), device=asked.device))[:size]
+    live = torch.arange(size, device=asked.device) < flat.sum()
+    source = torch.where(live, source, 0)
+    return source // asked.shape[1], source % asked.shape[1], live
+
+
+class DeviceTrace:
+    """The traces of every slot, kept on the device until a sample ends (see ``decode.Trace``)."""
+
+    def __init__(self, slots: int, width: int, steps: int, device):
+        def table(columns: int, fill: float, dtype=torch.float32) -> Tensor:
+            return torch.full((slots, columns), fill, dtype=dtype, device=device)
+
+        self.step, self.rule = table(width, -1, torch.int16), table(width, 0, torch.uint8)
+        self.margin, self.threshold = table(width, torch.nan), table(width, torch.nan)
+        self.mean, self.masked = table(steps, torch.nan), table(steps, 0, torch.int16)
+
+    def clear(self, s: int) -> None:
+        for tensor, fill in ((self.step, -1), (self.rule, 0), (self.margin, torch.nan), (self.threshold, torch.nan)):
+            tensor[s] = fill
+
+    def record(self, step: Step, live: Tensor, exits: Tensor, chosen: Tensor, commit: Tensor, threshold) -> None:
+        """What one step read and committed; a step that is taken again overwrites its own entries."""
+        gap = step.top.gap
+        place = step.homes[step.slot], step.position
+        rule = (chosen * SCHEDULED + exits * EXITED).to(torch.uint8)
+        news = [(self.step, step.index[step.slot].short()), (self.rule, rule), (self.margin, gap.float())]
+        if threshold is not None:
+            news.append((self.threshold, threshold.float()))
+        for table, new in news:
+            table.index_put_(place, torch.where(commit, new, table[place]))
+        slots, at = len(step.masks), (step.homes, step.index.clamp(max=self.mean.shape[1] - 1))
+        read = live & step.at(step.masks)
+        total = torch.zeros(slots, dtype=torch.float64, device=gap.device)
+        total.index_add_(0, step.slot, torch.where(read, gap, 0).double())
+        self.mean.index_put_(at, (total / count(step.slot, read, slots)).float())
+        self.masked.index_put_(at, step.masks.sum(1).short())
+
+    def read(self, s: int, start: int, end: int, steps: int) -> Trace:
+        def numbers(tensor: Tensor) -> np.ndarray:
+            return tensor[s].cpu().numpy().copy()
+
+        here = slice(start, end)
+        filled = (numbers(tensor)[here] for tensor in (self.step, self.rule, self.margin, self.threshold))
+        return Trace(*filled, numbers(self.mean)[:steps].tolist(), numbers(self.masked)[:steps].tolist())
+
+
+class FixedStep:
+    """State of ``slots`` canvases on the device, an idle one beside several, and the step that advances them.
+
+    Args:
+        forward: hidden states of a canvas, as ``model.hidden``.
+        width: columns of the canvases.
+        trace: keep how each canvas was filled.
+    """
+
+    @torch.inference_mode(False)  # what is kept must be writable in either mode
+    def __init__(self, model: DiffusionModel, config: DecodeConfig, method, slots: int, width: int, trace: bool):
+        self.model, self.config, self.method, self.draws = model, config, method, KeyedDraws()
+        self.forward = model.hidden
+        device, every = model.device, slots + (slots > 1)
+        self.slots = slots  # the one beside them, always done, fills a batch up
+        self.cache = KVCache(every, width) if config.cache else None
+        self.canvas = torch.full((every, width), model.eos_id, device=device)
+        self.given = torch.zeros_like(self.canvas, dtype=torch.bool)  # what guidance hides
+        zeros = torch.zeros(every, dtype=torch.long, device=device)
+        self.prompt, self.keys, self.pick, self.end = zeros.clone(), zeros.clone(), zeros.clone(), zeros + width
+        # What the host reads between steps, one transfer: rows that each slot asks for next, step within its block,
+        # block, whether it is done, steps, forwards of the whole canvas; then two flags, not a number and held back.
+        self.counters = torch.zeros(6 * every + 2, dtype=torch.long, device=device)
+        self.asked, self.index, self.block, self.done, self.steps, self.opened = self.counters[:-2].view(6, every)
+        self.flags = self.counters[-2:]
+        self.host = torch.zeros(len(self.counters), dtype=torch.long, pin_memory=device.type == "cuda")
+        self.column = torch.arange(width, device=device)
+        self.edges = torch.tensor([0, *(end for _, end in config.blocks)], device=device)
+        fixed = [offset for offset, _ in config.constraints]
+        self.masks = [end - start - sum(start <= at < end for at in fixed) for start, end in config.blocks]
+        plans = [SCHEDULES[config.schedule](masks, config.block_steps, config.eps) for masks in self.masks]
+        self.fraction = plans[0].dtype.kind == "f"
+        self.planned = torch.tensor([len(plan) for plan in plans], device=device)
+        longest = max(len(plan) for plan in plans)
+        table = [[*plan, *[plan[-1] if len(plan) else 0] * (longest - len(plan))] for plan in plans]
+        self.plans = torch.tensor(table, dtype=torch.float32, device=device)
+        # A rule, or the forward that opens a block of a shifted model, may take a block beyond its plan.
+        self.unplanned = method.endless or (self.cache is not None and model.shift > 0)
+        self.banned = torch.tensor(sorted({model.mask_id, *config.suppress_tokens}), device=device)
+        self.head_dtype = getattr(torch, config.head_dtype)
+        self.memory: dict = {"shape": (every, width)}
+        if isinstance(method, KLASS):
+            room = capacity(slots * config.length), model.head.shape[0]
+            dtype = torch.float64 if self.head_dtype == torch.float64 else torch.float32
+            self.memory["previous"] = Previous(every, width, method.history, device, room, dtype)
+        most = max(config.steps, config.length) + 2 * len(self.masks)
+        self.trace = DeviceTrace(every, width, most, device) if trace else None
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Every tensor that a step writes."""
+        found = [self.canvas, self.counters]
+        if self.cache is not None:
+            found += [*self.cache.keys, *self.cache.values]
+        if previous := self.memory.get("previous"):
+            found += [previous.place, previous.past, previous.logits]
+        return found + (list(vars(self.trace).values()) if self.trace else [])
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """The block that a sample begins with, and rows that its first step asks for at most."""
+        block = next((i for i, masks in enumerate(self.masks) if masks or not self.config.stop_early), 0)
+        return block, self.config.length if self.method.scope == "canvas" else self.masks[block]
+
+    @torch.inference_mode()
+    def advance(self, shape: Shape, exact: bool = False) -> None:
+        """One step of the picked slots; no result, state changes only. ``exact``: look at whole rows."""
+        model, method, config, whole = self.model, self.method, self.config, shape.whole
+        pick, column = self.pick[: shape.batch], self.column[: shape.columns]
+        canvas, prompt, end = self.canvas[pick, : shape.columns], self.prompt[pick], self.end[pick]
+        block, index, steps, active = self.block[pick], self.index[pick], self.steps[pick], self.done[pick] == 0
+        here = block.clamp(max=len(self.planned) - 1)
+        inside = column < end[:, None]
+        masks = (canvas == model.mask_id) & inside & active[:, None]
+        edges = prompt[:, None] + self.edges
+        start, stop = edges.gather(1, here[:, None]), edges.gather(1, here[:, None] + 1)
+        in_block = masks & (column >= start) & (column < stop)
+        asked = masks if method.scope == "canvas" and whole else in_block
+        extra = method.extra_rows(masks, prompt, end) if whole else None
+        row, position, live = compact(asked if extra is None else asked | extra, shape.rows)
+        view = None
+        if self.cache is not None:
+            within = None
+            if not whole:
+                within = start + column[: shape.queries]
+                within = torch.where(within < end[:, None], within, shape.columns)
+            view = View(self.cache, pick, shape.columns, within, shape.straight)
+        logits = self.predict(canvas, inside if shape.padded else None, pick, row, position, view)
+        step = Step(
+            logits, row, position, in_block[row, position] & live, masks, ~masks & inside, index=steps,
+            block_index=index, share=self.plans[here, index.clamp(max=self.plans.shape[1] - 1)],
+            keys=self.keys[pick], prompt=prompt, end=end, homes=pick, whole=whole, steps=config.steps,
+            memory=self.memory,
+        )  # fmt: skip
+        short = self.propose(step, exact)
+        if short is not None:
+            step.void = (short & live).any()
+        exits, threshold = method(step)
+        if whole and self.cache is not None and model.shift:  # as in the plain loop
+            chosen = step.in_block & (position == start[row, 0])
+            exits = exits if method.block_start else step.none()
+        else:
+            chosen = scheduled(step, method, config, self.draws, exits, self.fraction)
+        commit = (exits | chosen) & live
+        if step.void is not None:  # nothing happens; the host takes this step again and looks at whole rows
+            commit, active = commit & ~step.void, active & ~step.void
+            self.flags[1:].copy_(step.void[None])
+        token = torch.where(commit, committed(step, method, exits), canvas[row, position])
+        self.canvas.index_put_((pick[row], position), token)
+        self.flags[0] += (step.top.total.isnan() & live).any()
+        if self.trace is not None:
+            self.trace.record(step, live, exits, chosen, commit, threshold)
+        if extra is None and triton is not None and canvas.is_cuda:
+            fused_turn(self, pick, active, whole)
+        else:
+            self.turn(pick, inside, edges, block, index, steps, active, whole)
+        self.host.copy_(self.counters, non_blocking=True)
+
+    def predict(self, canvas, key_mask, pick, row, position, view) -> Tensor:
+        """Logits of the asked rows, guided if asked for, with the banned tokens removed."""
+        model, scale, source = self.model, self.config.guidance, self.model.source_row(position)
+        if view is not None and view.positions is not None:
+            canvas = canvas.gather(1, view.positions)
+            source = (source - view.positions[row, 0]).clamp(0, canvas.shape[1] - 1)
+        if scale > 0:
+            hidden_prompt = canvas.masked_fill(self.given[pick, : canvas.shape[1]], model.mask_id)
+            key_mask = None if key_mask is None else key_mask.repeat(2, 1)
+            hidden = self.forward(torch.cat((canvas, hidden_prompt)), key_mask, None)
+            with_prompt, bare = (linear_to(h[row, source], model.head, self.head_dtype) for h in hidden.chunk(2))
+            logits = bare + (scale + 1) * (with_prompt - bare)
+        else:
+            hidden = self.forward(canvas, key_mask, view)
+            logits = linear_to(hidden[row, source], model.head, self.head_dtype)
+        logits = logits.float() if logits.dtype != torch.float64 else logits
+        return logits.index_fill_(1, self.banned, -torch.inf)
+
+    def propose(self, step: Step, exact: bool) -> Tensor | None:
+        """Set the step's proposal; returns the rows for which it is not exact, or None."""
+        config = self.config
+        nucleus = config.proposal == "dream" and config.top_p is not None and config.top_p < 1
+        if nucleus and not exact:
+            step.proposal, short = dream_small(step, config, self.draws)
+            return short
+        step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
+        return None
+
+    def turn(self, pick, inside, edges, block, index, steps, active, whole: bool) -> None:
+        """Move the slots to a block with work left, as ``_Loop.advance`` does."""
+        masks = (self.canvas[pick, : inside.shape[1]] == self.model.mask_id) & inside
+        left = F.pad(masks.cumsum(1), (1, 0))
+        counts = left.gather(1, edges[:, 1:]) - left.gather(1, edges[:, :-1])
+        blocks = len(self.planned)
+        each, index = torch.arange(blocks, device=pick.device), index + 1
+        planned = (index < self.planned[block.clamp(max=blocks - 1)]) | self.unplanned
+        open_ = (each > block[:, None]) | ((each == block[:, None]) & planned[:, None])
+        if self.config.stop_early:
+            open_ = open_ & (counts > 0)
+        if self.config.extra_in_block and self.cache is not None:
+            open_ = open_ | ((each == block[:, None]) & (index == 1)[:, None])
+        new = torch.where(open_, each, blocks).amin(1)
+        asked = counts.gather(1, new.clamp(max=blocks - 1)[:, None])[:, 0]
+        if self.method.scope == "canvas":
+            extra = self.method.extra_rows(masks, edges[:, 0], edges[:, -1])
+            every = counts.sum(1) if extra is None else (masks | extra).sum(1)
+            asked = every if self.cache is None else torch.where(new != block, every, asked)
+        old = self.asked[pick]
+        self.asked[pick] = torch.where(active, torch.where(new == blocks, 0, asked), old)
+        self.done[pick] = ((self.done[pick] > 0) | (active & (new == blocks))).long()
+        self.index[pick] = torch.where(active, torch.where(new == block, index, 0), index - 1)
+        self.block[pick] = torch.where(active, new, block)
+        self.steps[pick] = steps + active
+        self.opened[pick] += active & whole

@@ -1,0 +1,151 @@
+"""What a step does beside the forward and the vocabulary, as one launch each where torch takes dozens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from jot.kernels import triton
+
+if TYPE_CHECKING:
+    from jot.fixed import FixedStep
+
+if triton is not None:
+    import triton.language as tl
+
+
+def fused_ranks(score: Tensor, slot: Tensor) -> Tensor:
+    """Rank from 0 of each row in its slot, by score, then position (``schedules.ranks``); every row against every."""
+    rows = len(score)
+    rank = torch.empty(rows, dtype=torch.long, device=score.device)
+    with torch.cuda.device_of(score):
+        _ranks_kernel[(triton.cdiv(rows, 32),)](score, slot, rank, rows, BLOCK=32, OTHERS=128, num_warps=4)
+    return rank
+
+
+def fused_uniform(keys: Tensor, index: Tensor, slot: Tensor, position: Tensor, stream: int) -> Tensor:
+    """Uniform numbers in (0, 1), float64 ``[rows]`` (``proposals.KeyedDraws``)."""
+    rows = len(slot)
+    drawn = torch.empty(rows, dtype=torch.float64, device=slot.device)
+    with torch.cuda.device_of(slot):
+        _uniform_kernel[(triton.cdiv(rows, 128),)](keys, index, slot, position, drawn, stream, rows, BLOCK=128)
+    return drawn
+
+
+def fused_compact(asked: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """``fixed.compact`` by one program; for matrices that one reads quickly."""
+    row, column = torch.empty(2, size, dtype=torch.long, device=asked.device)
+    live = torch.empty(size, dtype=torch.bool, device=asked.device)
+    asked = asked.contiguous()
+    with torch.cuda.device_of(asked):
+        _compact_kernel[(1,)](
+            asked.view(torch.uint8), row, column, live.view(torch.uint8), asked.numel(), asked.shape[1], size,
+            BLOCK=1024, SIZE=triton.next_power_of_2(size), num_warps=4,
+        )  # fmt: skip
+    return row, column, live
+
+
+def fused_turn(fixed: FixedStep, pick: Tensor, active: Tensor, whole: bool) -> None:
+    """``FixedStep.turn``, one program a slot; for rules that read no rows beside the masks."""
+    config, every = fixed.config, len(fixed.done)
+    cached = fixed.cache is not None
+    longest = max(end - start for start, end in config.blocks)
+    with torch.cuda.device_of(pick):
+        _turn_kernel[(len(pick),)](
+            fixed.canvas, fixed.counters, fixed.prompt, pick, active.view(torch.uint8), fixed.edges, fixed.planned,
+            fixed.canvas.stride(0), every, fixed.model.mask_id, len(fixed.planned), WHOLE=whole,
+            UNPLANNED=bool(fixed.unplanned), EARLY=config.stop_early, EXTRA=config.extra_in_block and cached,
+            WIDE=fixed.method.scope == "canvas", CACHED=cached, BLOCK=triton.next_power_of_2(longest), num_warps=1,
+        )  # fmt: skip
+
+
+if triton is not None:
+
+    @triton.jit
+    def _ranks_kernel(score, slot, rank, rows, BLOCK: tl.constexpr, OTHERS: tl.constexpr):
+        mine = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        value = tl.load(score + mine, mask=mine < rows, other=0.0)
+        home = tl.load(slot + mine, mask=mine < rows, other=-1)
+        ahead = tl.zeros([BLOCK], tl.int64)
+        for start in range(0, rows, OTHERS):
+            other = start + tl.arange(0, OTHERS)
+            theirs = tl.load(score + other, mask=other < rows, other=0.0)
+            where = tl.load(slot + other, mask=other < rows, other=-2)
+            tied = (theirs[None, :] == value[:, None]) & (other[None, :] < mine[:, None])
+            first = ((theirs[None, :] > value[:, None]) | tied) & (where[None, :] == home[:, None])
+            ahead += tl.sum(first.to(tl.int64), axis=1)
+        tl.store(rank + mine, ahead, mask=mine < rows)
+
+    @triton.jit
+    def _scramble(x):
+        x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
+        x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
+        return x ^ ((x >> 31) & 0x1FFFFFFFF)
+
+    @triton.jit
+    def _uniform_kernel(keys, index, slot, position, drawn, stream, rows, BLOCK: tl.constexpr):
+        row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = row < rows
+        home = tl.load(slot + row, mask=inside, other=0)
+        x = tl.load(keys + home, mask=inside, other=0)
+        x = _scramble(x + (tl.load(index + home, mask=inside, other=0) + 1) * -0x61C8864680B583EB)
+        x = _scramble(x + (tl.load(position + row, mask=inside, other=0) + 1) * -0x61C8864680B583EB)
+        x = _scramble(x + (stream + 1).to(tl.int64) * -0x61C8864680B583EB)
+        number = (((x >> 11) & 0x1FFFFFFFFFFFFF).to(tl.float64) + 0.5) * 1.1102230246251565e-16
+        tl.store(drawn + row, number, mask=inside)
+
+    @triton.jit
+    def _compact_kernel(asked, row, column, live, entries, width, size, BLOCK: tl.constexpr, SIZE: tl.constexpr):
+        place = tl.arange(0, SIZE)
+        tl.store(row + place, tl.zeros([SIZE], tl.int64), mask=place < size)
+        tl.store(column + place, tl.zeros([SIZE], tl.int64), mask=place < size)
+        tl.debug_barrier()
+        found = 0
+        for start in range(0, entries, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            hit = tl.load(asked + at, mask=at < entries, other=0).to(tl.int32)
+            target = found + tl.cumsum(hit, axis=0) - 1
+            kept = (hit > 0) & (target < size)
+            tl.store(row + target, (at // width).to(tl.int64), mask=kept)
+            tl.store(column + target, (at % width).to(tl.int64), mask=kept)
+            found += tl.sum(hit, axis=0)
+        tl.store(live + place, (place < found).to(tl.uint8), mask=place < size)
+
+    @triton.jit
+    def _turn_kernel(
+        canvas, counters, prompt, pick, active, edges, planned, stride, every, mask_id, blocks, WHOLE: tl.constexpr,
+        UNPLANNED: tl.constexpr, EARLY: tl.constexpr, EXTRA: tl.constexpr, WIDE: tl.constexpr, CACHED: tl.constexpr,
+        BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        if tl.load(active + tl.program_id(0)) != 0:
+            slot = tl.load(pick + tl.program_id(0))
+            mine = counters + slot  # of each kind: asked, index, block, done, steps, opened
+            index, block = tl.load(mine + every) + 1, tl.load(mine + 2 * every)
+            ahead = tl.load(planned + tl.minimum(block, blocks - 1)) > index
+            first = canvas + slot * stride + tl.load(prompt + slot)
+            lane = tl.arange(0, BLOCK)
+            total, asked, new = block * 0, block * 0, block * 0 + blocks
+            for each in range(0, blocks):
+                start, stop = tl.load(edges + each), tl.load(edges + each + 1)
+                token = tl.load(first + start + lane, mask=start + lane < stop, other=-1)
+                masks = tl.sum((token == mask_id).to(tl.int64), axis=0)
+                work = (each > block) | ((each == block) & (ahead | UNPLANNED))
+                if EARLY:
+                    work = work & (masks > 0)
+                if EXTRA:
+                    work = work | ((each == block) & (index == 1))
+                chosen = work & (new == blocks)
+                asked = tl.where(chosen, masks, asked)
+                new = tl.where(chosen, each, new)
+                total += masks
+            if WIDE:
+                asked = tl.where((new != block) | (not CACHED), total, asked)
+            tl.store(mine, tl.where(new == blocks, 0, asked))
+            tl.store(mine + every, tl.where(new == block, index, 0))
+            tl.store(mine + 2 * every, new)
+            tl.store(mine + 3 * every, (new == blocks).to(tl.int64))
+            tl.store(mine + 4 * every, tl.load(mine + 4 * every) + 1)
+            if WHOLE:
+                tl.store(mine + 5 * every, tl.load(mine + 5 * every) + 1)
