@@ -30,6 +30,7 @@ NARROW = 32  # and read up to the next multiple of this that holds the live ones
 OFTEN = 8  # or exactly as far as these, all of one length, where so many samples of a run have that length
 KEPT, KEPT_BYTES = 12, 1 << 30  # loops with their graphs that a model keeps, and the memory of their state
 GRAPHS = 256  # that a loop keeps
+LARGE = 1 << 26  # bytes
 AMPERE = (8, 0)
 UNASKED = "nobody asked for it"
 
@@ -154,7 +155,8 @@ class FastLoop:
             return self.fixed.advance(shape)
         if shape not in self.graphs:
             begun = time.perf_counter()
-            before = [(tensor, tensor.clone()) for tensor in self.fixed.state]
+            # Large ones wait in the host's memory, so that a capture needs little more than a step.
+            before = [(one, one.cpu() if one.nbytes > LARGE else one.clone()) for one in self.fixed.state]
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):  # compiles kernels and sets up libraries; its effects are undone

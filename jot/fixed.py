@@ -140,7 +140,7 @@ class FixedStep:
         self.counters = torch.zeros(6 * every + 2, dtype=torch.long, device=device)
         self.asked, self.index, self.block, self.done, self.steps, self.opened = self.counters[:-2].view(6, every)
         self.flags = self.counters[-2:]
-        self.host = torch.zeros(len(self.counters), dtype=torch.long, pin_memory=device.type == "cuda")
+        self.host = torch.zeros(len(self.counters), dtype=torch.long, device="cpu", pin_memory=device.type == "cuda")
         self.column = torch.arange(width, device=device)
         self.edges = torch.tensor([0, *(end for _, end in config.blocks)], device=device)
         fixed = [offset for offset, _ in config.constraints]

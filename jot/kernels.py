@@ -43,8 +43,8 @@ class Top2(NamedTuple):
 
 
 def slices(logits: Tensor) -> Iterator[slice]:
-    """Consecutive row slices of ``[rows, vocabulary]`` logits with about 4 M elements each (32 M on CUDA)."""
-    size = max(1, (1 << (25 if logits.is_cuda else 22)) // logits.shape[-1])
+    """Consecutive row slices of ``[rows, vocabulary]`` logits with about 4 M elements each (16 M on CUDA)."""
+    size = max(1, (1 << (24 if logits.is_cuda else 22)) // logits.shape[-1])
     for start in range(0, max(1, len(logits)), size):
         yield slice(start, min(start + size, len(logits)))
 

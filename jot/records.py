@@ -308,8 +308,7 @@ def pair(left: Recorded, right: Recorded) -> pd.DataFrame:
     """Two cells side by side, one row a document, columns with the suffixes `_a` and `_b`.
 
     Raises:
-        UserError: the cells differ in task, split, weights, dtype, kind of hardware, documents or prompts, so
-        that a
+        UserError: the cells differ in task, split, weights, dtype, kind of hardware, documents or prompts, so that a
             paired comparison of them would not be one.
     """
     for name in ("task", "split", "fingerprint", "dtype"):

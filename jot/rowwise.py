@@ -29,8 +29,10 @@ def fused_uniform(keys: Tensor, index: Tensor, slot: Tensor, position: Tensor, s
     """Uniform numbers in (0, 1), float64 ``[rows]`` (``proposals.KeyedDraws``)."""
     rows = len(slot)
     drawn = torch.empty(rows, dtype=torch.float64, device=slot.device)
+    salt = (stream + 1) * -0x61C8864680B583EB
+    salt = (salt + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 wraps
     with torch.cuda.device_of(slot):
-        _uniform_kernel[(triton.cdiv(rows, 128),)](keys, index, slot, position, drawn, stream, rows, BLOCK=128)
+        _uniform_kernel[(triton.cdiv(rows, 128),)](keys, index, slot, position, drawn, salt, rows, BLOCK=128)
     return drawn
 
 
@@ -85,14 +87,14 @@ if triton is not None:
         return x ^ ((x >> 31) & 0x1FFFFFFFF)
 
     @triton.jit
-    def _uniform_kernel(keys, index, slot, position, drawn, stream, rows, BLOCK: tl.constexpr):
+    def _uniform_kernel(keys, index, slot, position, drawn, salt, rows, BLOCK: tl.constexpr):
         row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = row < rows
         home = tl.load(slot + row, mask=inside, other=0)
         x = tl.load(keys + home, mask=inside, other=0)
         x = _scramble(x + (tl.load(index + home, mask=inside, other=0) + 1) * -0x61C8864680B583EB)
         x = _scramble(x + (tl.load(position + row, mask=inside, other=0) + 1) * -0x61C8864680B583EB)
-        x = _scramble(x + (stream + 1).to(tl.int64) * -0x61C8864680B583EB)
+        x = _scramble(x + salt)
         number = (((x >> 11) & 0x1FFFFFFFFFFFFF).to(tl.float64) + 0.5) * 1.1102230246251565e-16
         tl.store(drawn + row, number, mask=inside)
 

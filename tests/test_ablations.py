@@ -206,12 +206,6 @@ def test_criteria_without_their_cells(claimed):
     assert "not recorded" in PHENOMENA["tau-min"](some)[1]
 
 
-def test_both_criteria_met_decides_nothing():
-    assert ablations.decide(True, True, "x") == ("undecided", "x; both criteria are met")
-    assert [ablations.decide(*c, "")[0] for c in ((True, False), (False, True), (False, False))] == [
-        "seen", "not seen", "undecided"]  # fmt: skip
-
-
 # --- order of exits, precision, left to right ---------------------------------------------------------------
 
 

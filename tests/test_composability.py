@@ -209,7 +209,7 @@ def test_compose_gsm8k():
     assert judged("compose-gsm8k", *pair("pocket-dream", 308), *fine) == "undecided"
     assert judged("compose-gsm8k", *pair("pocket-dream", 200), *fine) == "not seen"
     assert judged("compose-gsm8k", *fine) == "not shown" and judged("compose-gsm8k") == "not shown"
-    assert judged("compose-gsm8k", *pair("pocket-dream", 200)) == "not seen"  # one model is enough for that
+    assert judged("compose-gsm8k", *pair("pocket-dream", 200)) == "not shown"  # one model is not enough
 
 
 def test_compose_humaneval():
@@ -294,7 +294,7 @@ def test_temperature_criteria():
     assert judged("temperature-transfer", *warm) == "seen" and judged("temperature-transfer", *warm[:-1]) == "not shown"
     assert judged("temperature-transfer", *warm, at("jot", 1.0, 308, "pocket-llada", GSM)) == "undecided"
     assert judged("temperature-transfer", *warm, at("jot", 1.0, 200, "pocket-llada", GSM)) == "not seen"
-    assert judged("temperature-transfer", warm[0], at("jot", 0.0, 200, MODELS[0], GSM)) == "not seen"
+    assert judged("temperature-transfer", warm[0], at("jot", 0.0, 200, MODELS[0], GSM)) == "not shown"
 
 
 def test_verdict_names_the_criteria(frame):

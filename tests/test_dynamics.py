@@ -141,11 +141,32 @@ def test_rho_and_its_interval():
     assert dynamics.spearman(short).size == 0 and math.isnan(dynamics.decline(short).value)
 
 
-def test_judge():
+def test_judge(monkeypatch):
     below, above, across = (stats.Estimate(0, *x) for x in ((-0.3, -0.1), (0.1, 0.3), (-0.1, 0.1)))
-    assert dynamics.judge([below, below]) == "seen"
-    assert dynamics.judge([below, above]) == dynamics.judge([across, above]) == "not seen"
-    assert dynamics.judge([below, across]) == "undecided"
+    dream, llada = (made()[model, None] for model in cells.MODELS)
+
+    def word(*values: stats.Estimate) -> str:
+        monkeypatch.setattr(dynamics, "decline", lambda cell, steps=None: values[cell is llada])
+        return dynamics.judge(dict(zip(cells.MODELS, (dream, llada), strict=True)))[0]
+
+    assert word(below, below) == "seen" and word(below, across) == "undecided"
+    assert word(below, above) == word(across, above) == "not seen"
+    assert dynamics.judge({"pocket-llada": llada})[0] == "not shown"
+
+
+def test_blocks_are_told_apart():
+    """A model that decodes in blocks: rho over all steps and, beside it, within the first block."""
+    cell = made()["pocket-llada", None]
+    up_then_high = [4.0, 3, 2, 1, 12, 11, 10, 9]  # falls in each block of four, jumps between them
+    frame = cell.recorded.frame.assign(trace_mean_margin=[up_then_high] * cell.n)
+    key, recorded = fake_records.cell("pocket-llada", TASK, "full", frame, decode={"block_length": 4})
+    blocks = cells.Cell(key, recorded)
+    block, inside = dynamics.first_block(blocks)
+    assert block == 4 and inside.value == pytest.approx(-1) and dynamics.decline(blocks).value > 0
+    whole = fake_records.cell("pocket-dream", TASK, "full", frame, decode={"block_length": None})
+    assert dynamics.first_block(cells.Cell(*whole)) is None
+    word, detail = dynamics.judge({"pocket-dream": cells.Cell(*whole), "pocket-llada": blocks})
+    assert word == "not seen" and detail.count("within the first block -1.00") == 1 and "blocks of 4" in detail
 
 
 def test_criterion_from_records(tmp_path, monkeypatch):

@@ -176,6 +176,11 @@ def test_fifths_order_ties_and_counts():
     assert groups["steps_high"].tolist() == [128, 8, 8, 8, 8] and groups["steps_low"].tolist() == [8, 8, 8, 8, 2]
     assert groups["jot"].round(1).tolist() == [33.3, 0, 0, 0, 50.0] and groups["full"].tolist() == [0] * 5
     assert groups["difference"].round(1).tolist() == [-33.3, 0, 0, 0, -50.0]
+    assert groups["tied"].tolist() == [1, 2, 2, 2, 1]  # the eight documents of 16 steps fall into all five groups
+    caption = failures_view._ties(groups.assign(tau=90), "achieved speedup")
+    assert "τ = 90: 8 of 11" in caption and "by their id" in caption
+    even = failures.fifths(both.assign(speedup=range(11)), "speedup")
+    assert not even["tied"].any() and failures_view._ties(even.assign(tau=90), "x") == "no edge cuts through a tie"
 
 
 def test_trend_equals_a_fit_written_out():
@@ -291,6 +296,23 @@ def test_what_is_shown_reads_well():
     assert "not recorded" in failures_view.by_rule(bare, divergence.by_rule(bare, {})).text
     assert "None" not in failures_summary.verdict(bare, outcomes, modes).text
     assert "Traced" not in failures_summary.checks(bare, outcomes, groups, labels)._repr_html_()
+
+
+def test_noise_without_a_choice_is_no_evidence():
+    tokens = [[1, 2, 3]] * 8
+    full = trace(frame_of([1, 0] * 4, 128, tokens=tokens), [[1, 1, 1]] * 8, margin=0.25)
+    jot = trace(frame_of([1, 1] * 4, 3, tokens=tokens), [[2, 2, 3]] * 8)
+    runs = runs_of(full, {90: jot}, traced=True)
+    runs = runs._replace(others={"full, seed 1": runs.full})
+    frame = failures.outcomes(runs)
+    assert frame.set_index("run")["degenerate"].to_dict() == {"JoT, τ = 90": False, "full, seed 1": True}
+    for table in (failures_view.outcomes(runs, frame), failures_view.agreement(runs, frame)):
+        row = table.frame[table.frame["Run"] == "full, seed 1"].iloc[0].astype(str)
+        assert row.str.contains("no draw had a choice").sum() >= 3 and "100\n[" not in "".join(row)
+    assert "says nothing of how stable" in failures_view.noise(runs, frame).text
+    close = runs._replace(traced={**runs.traced, "full": cell_of("full", trace(full, [[1, 1, 1]] * 8, margin=0.1))})
+    assert not failures.outcomes(close)["degenerate"].any()
+    assert "sometimes drew" in failures_view.noise(close, failures.outcomes(close)).text
 
 
 def test_modes_count_what_the_other_gets_right():

@@ -135,11 +135,18 @@ def test_jot_thresholds(case):
                     assert output.trace.margin[position - start] == pytest.approx(np.log(ratio), abs=2e-3)
 
 
+@pytest.fixture(autouse=True)
+def on_the_cpu():
+    yield
+    torch.set_default_device("cpu")
+
+
 @pytest.mark.parametrize("case", cases("forward", cached=True))
 def test_forward_with_a_cache(case):
     """A full forward fills the cache; then the block ("dual") or the rest ("prefix") runs on changed ids."""
     data = np.load(ROOT / case["file"])
     net = model(ROOT / case["checkpoint"])
+    torch.set_default_device(net.device)
     ids, pick = torch.tensor(data["input_ids"]), torch.zeros(1, dtype=torch.long)
     length, (start, end) = ids.shape[1], data["block"].tolist()
 
@@ -165,6 +172,7 @@ def test_forward_with_a_cache(case):
 def test_forward(case):
     data = np.load(ROOT / case["file"])
     net = model(ROOT / case["checkpoint"])
+    torch.set_default_device(net.device)
     ids = torch.tensor(data["input_ids"])
     real = torch.tensor(data["attention_mask"]).bool() if "attention_mask" in data.files else torch.ones_like(ids) > 0
     logits = net(ids, real if "attention_mask" in data.files else None).logits

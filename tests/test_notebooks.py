@@ -164,6 +164,9 @@ def test_a_notebooks_own_parameters_take_the_type_of_their_default():
     assert coerce("spatial", "False", notebooks.spec_of("spatial", True)) is False
     with pytest.raises(UserError, match="not a number"):
         coerce("tau_max", "many", spec)
+    assert notebooks.spec_of("tau_max", float).kind == "float" and notebooks.spec_of("window", int).kind == "int"
+    with pytest.raises(UserError, match="cannot be empty: give of type int"):
+        coerce("window", None, notebooks.spec_of("window", int))
     with pytest.raises(UserError, match="True or False"):
         coerce("spatial", "maybe", notebooks.spec_of("spatial", True))
 

@@ -15,7 +15,7 @@ import pytest
 import tiny
 
 from jot import tasks
-from jot.analysis import continuations, encoders, mauve, published, quality, quality_view, sources
+from jot.analysis import continuations, encoders, mauve, mauve_noise_view, published, quality, quality_view, sources
 from jot.analysis.continuations import MATCHED, PAPER_PAIR, Texts
 from jot.analysis.parameters import NotebookError, home
 from jot.errors import UserError
@@ -310,7 +310,7 @@ def test_kept_features_cover_the_recorded_texts():
 )
 def test_tables_and_figure_of_what_is_there(n, others, policies):
     found = made(n, policies, others)
-    frame, pairs, scores, tests = quality.frames([found], ["ngram"], 2)
+    frame, pairs, scores, tests, noise = quality.frames([found], ["ngram"], 2)
     assert len(frame) == 1 + (others != 0) + len(policies)
     assert {"mauve", "low", "seed_low"} <= set(scores.columns) and scores["mauve"].between(0, 1).all()
     assert len(tests) == len(pairs) * scores["n"].nunique()
@@ -321,7 +321,8 @@ def test_tables_and_figure_of_what_is_there(n, others, policies):
         quality_view.policies([found], frame, scores, paper), quality_view.comparisons([found], pairs, tests),
         quality_view.encoders_table([found], scores, tests, 2), quality_view.limits(scores),
         quality_view.examples([found]), quality_view.checks(quality.checks([found], frame, scores)),
-        quality_view.verdict([found], {"quality-kept": ("seen", "x")}, pairs, scores, tests, paper),
+        quality_view.verdict([found], {"quality-kept": ("seen", "x")}, pairs, scores, tests, noise, paper),
+        mauve_noise_view.table([found], noise, tests),
     ]  # fmt: skip
     text = "\n".join(map(repr, shown))
     assert "Embedded tier, 5 M parameters" in text and "does not hold" not in text and "nan" not in text
@@ -331,7 +332,7 @@ def test_tables_and_figure_of_what_is_there(n, others, policies):
 
 def test_differences_are_those_of_the_rows():
     found = made(50, ("full-sampled", "jot-argmax", "jot-draw"))
-    frame, pairs, scores, tests = quality.frames([found], ["ngram"], 3)
+    frame, pairs, scores, tests, _ = quality.frames([found], ["ngram"], 3)
     at, gap = frame.set_index("set"), pairs.set_index("pair")
     whole = scores[scores["n"] == 50].set_index("set")["mauve"]
     for pair, method in ((PAPER_PAIR, "jot-argmax"), (MATCHED, "jot-draw")):

@@ -14,7 +14,9 @@ import numpy as np
 
 from jot.analysis import stats, tables
 from jot.analysis.cells import MODELS, TASKS, TAUS, Cell, Records, family, lookup
+from jot.analysis.judgment import NOT_SHOWN, Judged, judged
 from jot.analysis.plan import LONG
+from jot.analysis.spelling import interval
 from jot.grid import Point
 from jot.records import Recorded
 
@@ -171,18 +173,13 @@ def points(models: Iterable[str], tasks: Iterable[str], seed: int = 0) -> list[P
 
 # --- the plan's criteria ------------------------------------------------------------------------------------
 
-Verdict = tuple[str, str]
+
+def _points(e: stats.Estimate) -> str:
+    return interval(*e, sign="+", gap=" ")
 
 
-def decide(seen: bool, unseen: bool, detail: str) -> Verdict:
-    """A status and its numbers; where both criteria are met, neither decides."""
-    if seen and unseen:
-        return "undecided", f"{detail}; both criteria are met"
-    return ("seen" if seen else "not seen" if unseen else "undecided"), detail
-
-
-def _spell(e: stats.Estimate, form: str = "+.1f") -> str:
-    return f"{e.value:{form}} [{e.low:{form}}, {e.high:{form}}]"
+def _factor(e: stats.Estimate) -> str:
+    return interval(*e, digits=3, gap=" ")
 
 
 class NotRecorded(LookupError):
@@ -202,7 +199,7 @@ def _differences(records: Records, wanted: Mapping[Key, tuple[Point, Point]]) ->
     return {k: difference(cells[k, 0], cells[k, 1]) for k in wanted}
 
 
-def threshold_speed(records: Records) -> Verdict:
+def threshold_speed(records: Records) -> Judged:
     """Speedups of both long tasks fall from tau 10 to 150 without exception, in both models."""
     keys = [(m, t, tau) for m in MODELS for t in LONG for tau in TAUS]
     found = _all(records, {(m, t, tau): point(m, t, bare(tau)) for m, t, tau in keys})
@@ -211,23 +208,23 @@ def threshold_speed(records: Records) -> Verdict:
     falling = sum(low_tau.value > high_tau.value for low_tau, high_tau in pairs)
     reversed_apart = sum(high_tau.low > low_tau.high for low_tau, high_tau in pairs)
     detail = f"falls in {falling} of {len(pairs)} neighboring pairs, reversed with intervals apart in {reversed_apart}"
-    return decide(falling == len(pairs), reversed_apart > 0, detail)
+    return judged(True, falling == len(pairs), reversed_apart > 0, detail)
 
 
-def threshold_harm(records: Records) -> Verdict:
+def threshold_harm(records: Records) -> Judged:
     """Tau 10 without spatial modulation costs accuracy on both long tasks (Dream)."""
     at = _differences(records, {t: (point(DREAM, t, bare(10)), point(DREAM, t, FULL)) for t in LONG})
-    detail = "; ".join(f"{t}: {_spell(e)} points" for t, e in at.items())
-    return decide(all(e.high < 0 for e in at.values()), any(e.low > -stats.MARGIN for e in at.values()), detail)
+    detail = "; ".join(f"{t}: {_points(e)} points" for t, e in at.items())
+    return judged(True, all(e.high < 0 for e in at.values()), any(e.low > -stats.MARGIN for e in at.values()), detail)
 
 
-def threshold_high(records: Records) -> Verdict:
+def threshold_high(records: Records) -> Judged:
     """Tau 120 and 150 without spatial modulation come close to full decoding on gsm8k (Dream)."""
     at = _differences(records, {tau: (point(DREAM, LONG[0], bare(tau)), point(DREAM, LONG[0], FULL))
                                 for tau in (120, 150)})  # fmt: skip
-    detail = "; ".join(f"τ = {tau}: {_spell(e)} points" for tau, e in at.items())
-    return decide(all(e.low > -stats.MARGIN for e in at.values()), any(e.high < -stats.MARGIN for e in at.values()),
-                  detail)  # fmt: skip
+    detail = "; ".join(f"τ = {tau}: {_points(e)} points" for tau, e in at.items())
+    seen, unseen = all(e.low > -stats.MARGIN for e in at.values()), any(e.high < -stats.MARGIN for e in at.values())
+    return judged(True, seen, unseen, detail)
 
 
 def _spatial_ratio(records: Records, task: str, setting: Setting) -> stats.Estimate:
@@ -237,30 +234,30 @@ def _spatial_ratio(records: Records, task: str, setting: Setting) -> stats.Estim
     return at["spatial"].over(at["none"])
 
 
-def spatial_speed(records: Records) -> Verdict:
+def spatial_speed(records: Records) -> Judged:
     """(0.9, 16) over no modulation is faster on both long tasks (Dream, 90)."""
     at = {t: _spatial_ratio(records, t, shaped(90, 0.9, 16)) for t in LONG}
-    detail = "; ".join(f"{t}: ratio of speedups {_spell(e, '.3f')}" for t, e in at.items())
-    return decide(all(e.low > 1 for e in at.values()), any(e.high < 1 for e in at.values()), detail)
+    detail = "; ".join(f"{t}: ratio of speedups {_factor(e)}" for t, e in at.items())
+    return judged(True, all(e.low > 1 for e in at.values()), any(e.high < 1 for e in at.values()), detail)
 
 
-def spatial_wide(records: Records) -> Verdict:
+def spatial_wide(records: Records) -> Judged:
     """Gamma 0.9 costs accuracy on gsm8k (Dream, 90, D 8 against none)."""
     pair = point(DREAM, LONG[0], shaped(90, 0.9, 8)), point(DREAM, LONG[0], bare(90))
     e = _differences(records, {"": pair})[""]
-    return decide(e.high < 0, e.low > -1, f"{_spell(e)} points")
+    return judged(True, e.high < 0, e.low > -1, f"{_points(e)} points")
 
 
-def spatial_default(records: Records) -> Verdict:
+def spatial_default(records: Records) -> Judged:
     """(0.5, 8) stays within 3 points of no modulation on gsm8k, by interval, and is faster (Dream, 90)."""
     e = _differences(records, {"": (point(DREAM, LONG[0], shaped(90)), point(DREAM, LONG[0], bare(90)))})[""]
     ratio = _spatial_ratio(records, LONG[0], shaped(90))
     seen = -stats.MARGIN < e.low and e.high < stats.MARGIN and ratio.low > 1
-    return decide(seen, e.high < -stats.MARGIN or ratio.high < 1,
-                  f"{_spell(e)} points, ratio of speedups {_spell(ratio, '.3f')}")  # fmt: skip
+    detail = f"{_points(e)} points, ratio of speedups {_factor(ratio)}"
+    return judged(True, seen, e.high < -stats.MARGIN or ratio.high < 1, detail)
 
 
-def sweep_robust(records: Records) -> Verdict:
+def sweep_robust(records: Records) -> Judged:
     """The other eleven configurations of the sweep stay close to the default on gsm8k (Dream)."""
     others = [s for s in _SWEEP if s != shaped(90)]
     at = _differences(records, {i: (point(DREAM, LONG[0], s), point(DREAM, LONG[0], shaped(90)))
@@ -270,18 +267,18 @@ def sweep_robust(records: Records) -> Verdict:
     detail = (
         f"{len(at)} differences from {min(values):+.1f} to {max(values):+.1f} points, lowest limit {min(lows):+.1f}"
     )
-    return decide(min(lows) > -stats.MARGIN, min(highs) < -stats.MARGIN, detail)
+    return judged(True, min(lows) > -stats.MARGIN, min(highs) < -stats.MARGIN, detail)
 
 
-def tau_min(records: Records) -> Verdict:
+def tau_min(records: Records) -> Judged:
     """A floor of 30 brings no benefit: at most 1 of 14 differences above 0 (Dream)."""
     at = _differences(records, {(t, shape): tuple(point(DREAM, t, shaped(90, *shape, tau_min=low)) for low in (30, 1))
                                 for t in LONG for shape in SHAPES})  # fmt: skip
     better = sum(e.low > 0 for e in at.values())
-    return decide(better <= 1, better >= 3, f"{better} of {len(at)} lower limits above 0")
+    return judged(True, better <= 1, better >= 3, f"{better} of {len(at)} lower limits above 0")
 
 
-def after_exit(records: Records) -> Verdict:
+def after_exit(records: Records) -> Judged:
     """`after_exit` and `or` score within 3 points of each other, by interval, in all eight comparisons."""
     wanted = {(m, t): tuple(Point.of(m, t, "jot", combine=c) for c in ("after_exit", "or"))
               for m in MODELS for t in TASKS}  # fmt: skip
@@ -289,22 +286,22 @@ def after_exit(records: Records) -> Verdict:
     within = sum(-stats.MARGIN < e.low and e.high < stats.MARGIN for e in at.values())
     beyond = sum(e.low > stats.MARGIN or e.high < -stats.MARGIN for e in at.values())
     widest = max(at.values(), key=lambda e: abs(e.value))
-    detail = f"{within} of {len(at)} intervals within, {beyond} wholly beyond; largest {_spell(widest)} points"
-    return decide(within == len(at), beyond > 0, detail)
+    detail = f"{within} of {len(at)} intervals within, {beyond} wholly beyond; largest {_points(widest)} points"
+    return judged(True, within == len(at), beyond > 0, detail)
 
 
-def _guarded(check: Callable[[Records], Verdict]) -> Callable[[Records], Verdict]:
-    def guarded(records: Records) -> Verdict:
+def _guarded(check: Callable[[Records], Judged]) -> Callable[[Records], Judged]:
+    def guarded(records: Records) -> Judged:
         try:
             return check(records)
         except NotRecorded as missing:
-            return "not shown", str(missing)
+            return NOT_SHOWN, str(missing)
 
     guarded.__doc__ = check.__doc__
     return guarded
 
 
-PHENOMENA: dict[str, Callable[[Records], Verdict]] = {
+PHENOMENA: dict[str, Callable[[Records], Judged]] = {
     check.__name__.replace("_", "-"): _guarded(check)
     for check in (threshold_speed, threshold_harm, threshold_high, spatial_speed, spatial_wide, spatial_default,
                   sweep_robust, tau_min, after_exit)

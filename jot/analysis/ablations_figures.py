@@ -75,18 +75,20 @@ def _panel(axis, ours: pd.DataFrame, paper: pd.DataFrame, task: str, name: str, 
             (known[name] - known[f"{name}_low"]).clip(lower=0),
             (known[f"{name}_high"] - known[name]).clip(lower=0),
         ]
-        axis.errorbar(at, known[name], yerr=spread, fmt="s", markersize=3, color=color, elinewidth=1, zorder=3)
+        look = plots.LOOKS["jot"].points(color)
+        axis.errorbar(at, known[name], yerr=spread, linestyle="", markersize=3, elinewidth=1, zorder=3, **look)
         own = rows[~rows["compared" if name == "difference" else "divided"]] if name != "speedup" else rows.iloc[:0]
-        axis.plot(own["row"].map(place) + shift, [float(name != "difference")] * len(own), "s", markersize=3,
-                  color=color, markerfacecolor="white", zorder=3)  # fmt: skip
+        axis.plot(own["row"].map(place) + shift, [float(name != "difference")] * len(own), linestyle="", markersize=3,
+                  zorder=3, **look | {"markerfacecolor": "white"})  # fmt: skip
     theirs = paper[(paper["task"] == short_task(task)) & paper["row"].isin(list(place))] if len(paper) else paper
     theirs = theirs[theirs[name].notna()] if len(theirs) else theirs
     for family, rows in theirs.groupby("family") if len(theirs) else ():
         color, x = plots.FAMILY_COLOR[family], rows["row"].map(place) + 0.2
         low = rows[name] < FLOOR if name == "difference" else rows[name] < 0
-        axis.plot(x[~low], rows[name][~low], "D", markersize=4, color=color, alpha=0.35, zorder=1)
+        look = plots.LOOKS["jot"].points(color) | {"linestyle": "", "alpha": 0.35, "zorder": 1}
+        axis.plot(x[~low], rows[name][~low], **look, markersize=4)
         for at, value in zip(x[low], rows[name][low], strict=True):
-            axis.plot(at, FLOOR, "v", markersize=5, color=color, alpha=0.35, zorder=1)
+            axis.plot(at, FLOOR, **look | {"marker": r"$\downarrow$"}, markersize=6)  # it lies below the axis
             axis.annotate(f"{value:+.1f}", (at, FLOOR), xytext=(5, -2), textcoords="offset points", fontsize=6.5,
                           color=plots.COLORS["gray"])  # fmt: skip
     axis.set_xlim(-0.6, len(place) - 0.4)
@@ -106,11 +108,12 @@ def _panel(axis, ours: pd.DataFrame, paper: pd.DataFrame, task: str, name: str, 
 
 def _legend(frame: pd.DataFrame, paper: pd.DataFrame) -> list[Line2D]:
     pairs = frame[["model", "family"]].drop_duplicates().itertuples(index=False) if len(frame) else ()
-    handles = [Line2D([], [], linestyle="", marker="s", color=plots.FAMILY_COLOR[f], label=m) for m, f in pairs]
+    jot = plots.LOOKS["jot"]
+    handles = [Line2D([], [], linestyle="", label=m, **jot.points(plots.FAMILY_COLOR[f])) for m, f in pairs]
     pairs = paper[["model", "family"]].drop_duplicates().itertuples(index=False) if len(paper) else ()
     return handles + [
-        Line2D([], [], linestyle="", marker="D", color=plots.FAMILY_COLOR[f], alpha=0.35,
-               label=f"published, {m} (real benchmark)") for m, f in pairs
+        Line2D([], [], linestyle="", alpha=0.35, label=f"published, {m} (real benchmark)",
+               **jot.points(plots.FAMILY_COLOR[f])) for m, f in pairs
     ]  # fmt: skip
 
 
@@ -128,18 +131,18 @@ def exits_and_precision(exits: pd.DataFrame, heads: pd.DataFrame) -> Figure:
             methods = rows["method"] if "method" in rows else pd.Series("", index=rows.index)
             axis.axvline(0, color=plots.COLORS["gray"], linewidth=0.8, zorder=0)
             for y, ((_, row), method) in enumerate(zip(rows.iterrows(), methods, strict=True)):
-                color = _color(row["model"])
-                axis.errorbar(row[name], -y, xerr=plots._spread(row, name), fmt="s", markersize=4, color=color,
-                              markerfacecolor="white" if method == "full" else color)  # fmt: skip
+                look = plots.LOOKS[method or "jot"].points(_color(row["model"]))
+                axis.errorbar(row[name], -y, xerr=plots._spread(row, name), linestyle="", markersize=4, **look)
             names = [f"{short_task(t)}{' full' if m == 'full' else ' JoT' if m else ''}"
                      for t, m in zip(rows["task"], methods, strict=True)]  # fmt: skip
             axis.set_yticks([-y for y in range(len(rows))], names)
             axis.set_title(title, loc="left")
             axis.grid(axis="y", visible=False)
         models = dict.fromkeys(exits["model"]) if len(exits) else ()
-        handles = [Line2D([], [], linestyle="", marker="s", label=m, color=_color(m)) for m in models]
-        for name, fill in (("JoT", "black"), ("full decoding", "white")):
-            handles.append(Line2D([], [], linestyle="", marker="s", color="black", markerfacecolor=fill, label=name))
+        handles = [Line2D([], [], color=_color(m), label=m) for m in models]
+        for method, name in (("jot", "JoT"), ("full", "full decoding")):
+            look = plots.LOOKS[method].points(plots.COLORS["black"])
+            handles.append(Line2D([], [], linestyle="", label=name, **look))
         figure.legend(handles=handles, loc="outside lower center", ncols=4)
         tiers = " and ".join(dict.fromkeys(map(tier, models)))
         figure.suptitle(

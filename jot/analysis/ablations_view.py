@@ -11,7 +11,9 @@ from jot.analysis.ablation_frames import published_frame
 from jot.analysis.ablations import ABLATIONS, FULL, PHENOMENA, Ablation, Setting, short_task
 from jot.analysis.cells import PLANNED, Records
 from jot.analysis.display import Note, Table
+from jot.analysis.phenomena import fixed
 from jot.analysis.render import BOOT, TANGO, WILSON, method_label, scope, tier
+from jot.analysis.spelling import of
 
 EXPLORATORY = "Exploratory, intervals only."
 MISSING = "not recorded"
@@ -57,21 +59,14 @@ def tick(ablation: Ablation, setting: Setting) -> str:
     return ", ".join(f"{setting[k]:g}" for k in ablation.keys if k != "tau_min")
 
 
-def _pair(row: Mapping, name: str, form: str) -> str:
-    """A value over its interval."""
-    if pd.isna(row[name]):
-        return ""
-    return f"{row[name]:{form}}\n[{row[f'{name}_low']:{form}}, {row[f'{name}_high']:{form}}]"
+def _ours(row: pd.Series | None, name: str, digits: int) -> str:
+    return MISSING if row is None or not row["n"] else of(row, name, digits)
 
 
-def _ours(row: pd.Series | None, name: str, form: str) -> str:
-    return MISSING if row is None or not row["n"] else _pair(row, name, form)
-
-
-def _compared(row: pd.Series, flag: str, name: str, form: str) -> str:
+def _compared(row: pd.Series, flag: str, name: str, digits: int, sign: str = "") -> str:
     if not row["n"]:
         return ""
-    return "reference" if not row[flag] else _pair(row, name, form) or MISSING
+    return "reference" if not row[flag] else of(row, name, digits, sign, empty=MISSING)
 
 
 def _printed(row: pd.Series | None, name: str, form: str, beside: str, beside_form: str) -> str:
@@ -95,14 +90,14 @@ def _grid(ablation: Ablation, ours: pd.DataFrame, paper: pd.DataFrame, speed: bo
         for task in dict.fromkeys(ours["task"]):
             mine, theirs = _at(ours, task, i), _at(paper, short_task(task), i)
             if speed:
-                one = "1.00" if setting == FULL and mine["n"] else _ours(mine, "speedup", ".2f")
+                one = "1.00" if setting == FULL and mine["n"] else _ours(mine, "speedup", 2)
                 row[task, "Ours, ×"] = one
-                row[task, "Ratio"] = "" if setting == FULL else _compared(mine, "divided", "ratio", ".3f")
+                row[task, "Ratio"] = "" if setting == FULL else _compared(mine, "divided", "ratio", 3)
                 if len(paper):
                     row[task, "Paper, ×"] = _printed(theirs, "speedup", ".2f", "ratio", ".3f")
             else:
-                row[task, "Ours, %"] = _ours(mine, "score", ".1f")
-                row[task, "Δ, points"] = _compared(mine, "compared", "difference", "+.1f")
+                row[task, "Ours, %"] = _ours(mine, "score", 1)
+                row[task, "Δ, points"] = _compared(mine, "compared", "difference", 1, "+")
                 if len(paper):
                     row[task, "Paper, %"] = _printed(theirs, "score", ".1f", "difference", "+.1f")
         rows.append(row)
@@ -144,11 +139,11 @@ def after_exit(frame: pd.DataFrame) -> Table:
         {
             "Model": r["model"], "Task": r["task"],
             "τ": "" if r["tau"] is None or pd.isna(r["tau"]) else f"{r['tau']:g}",
-            "Score with or, %": _pair(r, "or", ".1f") if "or" in r else MISSING,
-            "Score with after_exit, %": _pair(r, "after_exit", ".1f") if "after_exit" in r else MISSING,
-            "Δ score, points": _pair(r, "difference", "+.1f") or MISSING,
+            "Score with or, %": of(r, "or", 1) if "or" in r else MISSING,
+            "Score with after_exit, %": of(r, "after_exit", 1) if "after_exit" in r else MISSING,
+            "Δ score, points": of(r, "difference", 1, "+") or MISSING,
             "Steps with or": _steps(r, "or_steps"), "Steps with after_exit": _steps(r, "after_exit_steps"),
-            "Δ steps a document": _pair(r, "steps", "+.2f") or MISSING,
+            "Δ steps a document": of(r, "steps", 2, "+") or MISSING,
             "Same tokens, %": "" if pd.isna(r["same"]) else f"{r['same']:.1f}",
         }
         for _, r in frame.iterrows()
@@ -196,11 +191,11 @@ def precision(frame: pd.DataFrame) -> Table:
     rows = [
         {
             "Model": r["model"], "Task": r["task"], "Method": method_label(r["method"], None),
-            "float32, %": _pair(r, "float32", ".1f") or MISSING,
-            "bfloat16, %": _pair(r, "bfloat16", ".1f") or MISSING,
-            "Δ score, points": _pair(r, "difference", "+.1f") or MISSING,
-            "Ratio of speedups": "1" if r["method"] == "full" and r["n"] else _pair(r, "ratio", ".3f"),
-            "Documents with the same tokens, %": _pair(r, "same", ".1f"),
+            "float32, %": of(r, "float32", 1) or MISSING,
+            "bfloat16, %": of(r, "bfloat16", 1) or MISSING,
+            "Δ score, points": of(r, "difference", 1, "+") or MISSING,
+            "Ratio of speedups": "1" if r["method"] == "full" and r["n"] else of(r, "ratio", 3),
+            "Documents with the same tokens, %": of(r, "same", 1),
             "Same tokens in the answers, %": "" if pd.isna(r["positions"]) else f"{r['positions']:.2f}",
         }
         for _, r in frame.iterrows()
@@ -219,9 +214,9 @@ def left_to_right(frame: pd.DataFrame) -> Table:
         {
             "Model": r["model"], "Task": r["task"],
             "Positions": "whole canvas" if r["part"] == "canvas" else "answer, to its first end of text",
-            "float32, %": _pair(r, "float32", ".2f") or MISSING,
-            "bfloat16, %": _pair(r, "bfloat16", ".2f") or MISSING,
-            "Δ, points": _pair(r, "difference", "+.2f") or MISSING,
+            "float32, %": of(r, "float32", 2) or MISSING,
+            "bfloat16, %": of(r, "bfloat16", 2) or MISSING,
+            "Δ, points": of(r, "difference", 2, "+") or MISSING,
         }
         for _, r in frame.iterrows()
     ]  # fmt: skip
@@ -242,8 +237,8 @@ def verdict(records: Records) -> Note:
     rows = [{"model": c["model"], "task": c["task"], "n": r.n} for r in records.values() for c in [r.meta["config"]]
             if c["split"] == "test"]  # fmt: skip
     lines = [
-        f"**Verdict.** {seen} of {len(found)} statements about ablations are seen by the criteria that the plan fixed "
-        f"in advance. {_scope(pd.DataFrame(rows, columns=['model', 'task', 'n']))} {EXPLORATORY} Seen or not seen at "
+        f"**Verdict.** {seen} of {len(found)} statements about ablations are seen; {fixed(found)}. "
+        f"{_scope(pd.DataFrame(rows, columns=['model', 'task', 'n']))} {EXPLORATORY} Seen or not seen at "
         "this scale only.",
         "",
     ]

@@ -7,11 +7,11 @@ import pandas as pd
 from jot.analysis import render
 from jot.analysis.bound_view import BOOT, percent
 from jot.analysis.display import Note, Table
+from jot.analysis.spelling import of
 
 
 def _count(row: pd.Series, name: str) -> str:
-    value, low, high = (row[k] for k in (name, f"{name}_low", f"{name}_high"))
-    return f"{value:.2f}\n[{low:.2f}, {high:.2f}]"
+    return of(row, name, 2)
 
 
 def _decoded_scope(frame: pd.DataFrame) -> str:

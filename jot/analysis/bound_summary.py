@@ -39,6 +39,11 @@ def _log_axes(axis: Axes, ticks: Sequence[float], low: float) -> None:
     axis.set_ylim(bottom=low)
 
 
+def letters(layer: str, count: int) -> list[str]:
+    """Panels of a layer, each with a letter of its own: ``b``, or ``b1``, ``b2`` where there are several."""
+    return [layer] if count == 1 else [f"{layer}{i}" for i in range(1, count + 1)]
+
+
 def _series(axis: Axes, frame: pd.DataFrame, color: str, marker: str, shift: float) -> None:
     """Observed rates in percent with intervals; where nothing flipped, an arrow down from the upper limit."""
     for _, r in frame.iterrows():
@@ -71,12 +76,12 @@ def flips(exact: Mapping[str, pd.DataFrame], text: pd.DataFrame) -> Figure:
         trials = max(frame["n"].max() for frame in exact.values())
         axes[0].set_title(f"a. Exact conditionals\n(n up to {trials:,} a point)", loc="left")
         axes[0].set_ylabel("Flips, % of commits in the pair (log scale)")
-        for axis, task in zip(axes[1:], tasks, strict=True):
+        for axis, task, letter in zip(axes[1:], tasks, letters("b", len(tasks)), strict=True):
             part = text[text["task"] == task]
             for i, (model, rows) in enumerate(part.groupby("model", sort=False)):
                 named = rows.rename(columns={"rate_low": "low", "rate_high": "high"})
                 _series(axis, named, _color(model), MODEL_MARKER[family({"model": model})], 1.06 ** (i - 0.5))
-            axis.set_title(f"b. True text, {task}\n({part['documents'].max()} documents a model)", loc="left")
+            axis.set_title(f"{letter}. True text, {task}\n({part['documents'].max()} documents a model)", loc="left")
         handles = [Line2D([], [], color=COLORS["gray"], label="bound 2/(1+τ)")]
         handles.append(Line2D([], [], color=COLORS["gray"], linestyle=":", label="bound mean 2q, color of its series"))
         for name in exact:
@@ -113,7 +118,7 @@ def decoded(frame: pd.DataFrame, seen: pd.DataFrame) -> Figure | None:
     with style():
         figure = Figure(figsize=(3.4 * max(2, len(panels)) + 0.2, 3.4), layout="constrained")
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axis, (model, task) in zip(axes, panels, strict=True):
+        for axis, (model, task), letter in zip(axes, panels, letters("c", len(panels)), strict=True):
             rows = shown[(shown["model"] == model) & (shown["task"] == task)]
             mine = seen[(seen["model"] == model) & (seen["task"] == task)] if len(seen) else seen
             axis.plot(rows["tau"], rows["paper"], "--", color=COLORS["vermillion"], zorder=2)
@@ -126,7 +131,7 @@ def decoded(frame: pd.DataFrame, seen: pd.DataFrame) -> Figure | None:
                 axis.errorbar(part["tau"], part[name], yerr=np.clip(spread, 0, None), marker=marker, linestyle=line,
                               color=color, elinewidth=0.9, zorder=3)  # fmt: skip
             _log_axes(axis, sorted(rows["tau"]), 1e-3)
-            axis.set_title(f"c. {model}, {task} (n = {rows['n'].min():,})", loc="left")
+            axis.set_title(f"{letter}. {model}, {task} (n = {rows['n'].min():,})", loc="left")
             axis.set_xlabel("τ_max (log scale)")
         axes[0].set_ylabel("Positions per document (log scale)")
         handles = [Line2D([], [], color=COLORS["vermillion"], linestyle="--", label="2L/(1+τ_max), the paper's budget")]

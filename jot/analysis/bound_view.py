@@ -12,6 +12,7 @@ from jot.analysis.bound_order import FEWEST, READY, STRAY
 from jot.analysis.bound_pocket import HELD, Measured
 from jot.analysis.bound_rates import FEW
 from jot.analysis.display import Note, Table
+from jot.analysis.spelling import interval
 
 EXACT = "Exact process, no model"
 BOOT = f"95 % percentile bootstrap over documents, {stats.N_BOOT:,} resamples"
@@ -37,8 +38,7 @@ def percent(x: float, digits: int = 2) -> str:
 
 
 def _limits(row: pd.Series, name: str, digits: int = 2, sign: str = "") -> str:
-    value, low, high = (f"{100 * row[k]:{sign}.{digits}f}" for k in (name, f"{name}_low", f"{name}_high"))
-    return f"{value}\n[{low}, {high}]"
+    return interval(*(100 * row[k] for k in (name, f"{name}_low", f"{name}_high")), digits=digits, sign=sign)
 
 
 # --- layer a ------------------------------------------------------------------------------------------------

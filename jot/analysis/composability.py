@@ -13,7 +13,8 @@ import pandas as pd
 
 from jot.analysis import stats, tables
 from jot.analysis.cells import DEFAULT_TAU, PLANNED, TAUS, Cell, Records, family, lookup
-from jot.analysis.phenomena import DREAM, LLADA, MARGIN, Judged, difference, every, spell, status
+from jot.analysis.judgment import NOT_SHOWN, Judged, judged
+from jot.analysis.phenomena import DREAM, LLADA, MARGIN, difference, every, spell
 from jot.errors import UserError
 from jot.grid import Point
 from jot.records import take
@@ -253,9 +254,10 @@ def compose_horizon(records: Records) -> Judged:
     found = {name: lookup(records, named[key].point) for name, key in keys.items()}
     speed = {name: tables.speedup(cell) if cell else None for name, cell in found.items()}
     alone, cached = speed.values()
-    both = alone is not None and cached is not None
-    word = status(both, both and alone.low > cached.high, both and alone.high < cached.low)
-    return word, "; ".join(f"{name} {spell(value, '×')}" for name, value in speed.items())
+    detail = "; ".join(f"{name} {spell(value, '×')}" for name, value in speed.items())
+    if not (alone and cached):
+        return NOT_SHOWN, detail
+    return judged(True, alone.low > cached.high, alone.high < cached.low, detail)
 
 
 PHENOMENA = {

@@ -11,15 +11,13 @@ from matplotlib.ticker import FuncFormatter
 
 from jot.analysis import composability, plots, render
 from jot.analysis.display import Note, Table
+from jot.analysis.spelling import of
 
 BESIDE = {"full": "Full decoding", "fastdllm": "Fast-dLLM, dual cache"}
 
 
 def _number(row: pd.Series, name: str, digits: int) -> str:
-    value = row.get(name)
-    if value is None or pd.isna(value):
-        return "not recorded"
-    return f"{value:.{digits}f}\n[{row[f'{name}_low']:.{digits}f},\u00a0{row[f'{name}_high']:.{digits}f}]"
+    return of(row, name, digits, empty="not recorded", comma=",\u00a0")
 
 
 def table(frame: pd.DataFrame, published: pd.DataFrame) -> Table:
@@ -134,17 +132,17 @@ def verdict(judged: pd.DataFrame, frame: pd.DataFrame) -> Note:
 
 # --- figure -------------------------------------------------------------------------------------------------
 
-SHOWN = {  # row -> marker, color, label
-    "fastdllm": ("X", "orange", "Fast-dLLM, dual cache"),
-    "jot-alone": ("s", "blue", "JoT alone (default)"),
-    "jot-blocks": ("s", "sky", "JoT greedy in blocks, no cache"),
-    "dual": ("D", "green", "JoT in the dual cache"),
-    "block-start": ("^", "vermillion", "the same, exits when a block opens"),
-    "prefix": ("v", "purple", "JoT, prefix cache"),
+SHOWN = {  # row -> name in ``plots.LOOKS``, label
+    "fastdllm": ("fastdllm", "Fast-dLLM, dual cache"),
+    "jot-alone": ("jot", "JoT alone (default)"),
+    "jot-blocks": ("jot-blocks", "JoT greedy in blocks, no cache"),
+    "dual": ("jot-dual", "JoT in the dual cache"),
+    "block-start": ("jot-block-start", "the same, exits when a block opens"),
+    "prefix": ("jot-prefix", "JoT, prefix cache"),
 }
 LINES = {  # full decoding has a speedup of 1: a level and a band
-    "full": ("--", "black", "full decoding (main table)"),
-    "full-dual": (":", "purple", "full decoding, dual cache"),
+    "full": "full decoding (main table)",
+    "full-dual": "full decoding, dual cache",
 }
 
 
@@ -167,12 +165,11 @@ def figure(frame: pd.DataFrame) -> Figure:
                 _panel(axis, frame[(frame["model"] == model) & (frame["task"] == task)], f"{model}, {task}")
         used = set(map(_kind, frame["row"]))
         handles = [
-            Line2D([], [], linestyle=style, color=plots.COLORS[color], label=label)
-            for kind, (style, color, label) in LINES.items() if kind in used
+            Line2D([], [], linestyle=plots.LOOKS[kind].line, color=plots.LOOKS[kind].color, label=label)
+            for kind, label in LINES.items() if kind in used
         ] + [
-            Line2D([], [], linestyle="-" if kind == "dual" else "", marker=marker, color=plots.COLORS[color],
-                   label=label)
-            for kind, (marker, color, label) in SHOWN.items() if kind in used
+            Line2D([], [], linestyle="-" if kind == "dual" else "", label=label, **plots.LOOKS[method].points())
+            for kind, (method, label) in SHOWN.items() if kind in used
         ]  # fmt: skip
         drawn.legend(handles=handles, loc="outside lower center", ncols=3)
         tiers = " and ".join(dict.fromkeys(render.tier(m) for m in models))
@@ -182,29 +179,29 @@ def figure(frame: pd.DataFrame) -> Figure:
 
 
 def _panel(axis, group: pd.DataFrame, title: str) -> None:
-    for kind, (style, color, _) in LINES.items():
+    for kind in LINES:
+        look = plots.LOOKS[kind]
         for _, row in group[group["row"] == kind].iterrows():
-            axis.axhline(row["score"], linestyle=style, color=plots.COLORS[color], linewidth=1.0, zorder=1)
-            axis.axhspan(row["score_low"], row["score_high"], color=plots.COLORS[color], alpha=0.07, linewidth=0)
+            axis.axhline(row["score"], linestyle=look.line, color=look.color, linewidth=1.0, zorder=1)
+            axis.axhspan(row["score_low"], row["score_high"], color=look.color, alpha=0.07, linewidth=0)
     sweep = group[group["row"].str.startswith("dual-")].sort_values("tau")
-    axis.plot(sweep["speedup"], sweep["score"], "-", color=plots.COLORS["green"], alpha=0.6, zorder=2)
+    axis.plot(sweep["speedup"], sweep["score"], "-", color=plots.LOOKS["jot-dual"].color, alpha=0.6, zorder=2)
     for _, row in group.iterrows():
         kind = _kind(row["row"])
         if kind not in SHOWN:
             continue
-        marker, color, _ = SHOWN[kind]
+        look = plots.LOOKS[SHOWN[kind][0]]
         axis.errorbar(
             row["speedup"],
             row["score"],
             xerr=plots._spread(row, "speedup"),
             yerr=plots._spread(row, "score"),
-            fmt=marker,
-            color=plots.COLORS[color],
+            linestyle="",
             elinewidth=0.8,
-            zorder=3,
-            markeredgecolor="white",
-            markeredgewidth=0.5,
-            markersize=6,
+            zorder=3 + look.hollow,  # the others lie below where they meet
+            markeredgewidth=1.1 if look.hollow else 0.5,
+            markersize=7,
+            **look.points(edge="white"),
         )
         named = {sweep["tau"].min(), sweep["tau"].max(), composability.RETUNED[row["family"]]}
         if kind in ("jot-blocks", "block-start") or (kind == "dual" and row["tau"] in named):
@@ -216,7 +213,7 @@ def _panel(axis, group: pd.DataFrame, title: str) -> None:
                 textcoords="offset points",
                 ha="right" if left else "left",
                 fontsize=6.5,
-                color=plots.COLORS[color],
+                color=look.color,
             )
     if len(group):
         axis.set_title(f"{title}  (n = {plots._range(group['n'])})", loc="left")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,9 @@ from scipy.stats import spearmanr
 
 from jot.analysis import cells, sources, stats
 from jot.analysis.cells import Cell, Records
+from jot.analysis.judgment import NOT_SHOWN, Judged, judged
 from jot.analysis.parameters import NotebookError, home
+from jot.analysis.spelling import interval
 from jot.grid import Point
 from jot.records import natural
 
@@ -198,21 +200,36 @@ def decline(cell: Cell, steps: int | None = None) -> stats.Estimate:
     return stats.paired_difference_bootstrap(rho, np.zeros_like(rho))
 
 
+def first_block(cell: Cell) -> tuple[int, stats.Estimate] | None:
+    """The block length of a cell decoded in blocks, and ``decline`` within the first one; None for one whole canvas."""
+    block = cell.config["decode"].get("block_length")
+    return (block, decline(cell, block)) if block else None
+
+
+def rho(cell: Cell) -> str:
+    """``decline`` in words: over all steps and, where the canvas is decoded in blocks, within the first of them."""
+    text = f"mean rho {interval(*decline(cell), digits=2, sign='+', gap=' ')}"
+    if inside := first_block(cell):
+        block, value = inside
+        text += f" over all steps, which run through blocks of {block}; within the first block "
+        text += interval(*value, digits=2, sign="+", gap=" ")
+    return f"{text}, n = {cell.n:,}"
+
+
 def declines(traces: Traces) -> pd.DataFrame:
     """Full decoding of each model: mean rho over all steps and over the first block's, and margins on the way."""
     rows = []
     for (model, tau), cell in traces.items():
         if tau is not None:
             continue
-        rho, curve = spearman(cell), curves(cell)
+        each, curve = spearman(cell), curves(cell)
         value, low, high = decline(cell)
-        block = cell.config["decode"].get("block_length")
-        inside = decline(cell, block) if block else stats.Estimate(*[math.nan] * 3)
+        _, inside = first_block(cell) or (None, stats.Estimate(*[math.nan] * 3))
         marks = {"first": 0, "middle": curve.shape[1] // 2, "last": -1}
         rows.append({"model": model, "task": cell.config["task"], "n": cell.n,
                      "rho": value, "rho_low": low, "rho_high": high,
                      "block": inside.value, "block_low": inside.low, "block_high": inside.high,
-                     "falling": 100 * float((rho < 0).mean()) if rho.size else math.nan,
+                     "falling": 100 * float((each < 0).mean()) if each.size else math.nan,
                      **{name: float(np.nanmean(curve[:, at])) for name, at in marks.items()},
                      "peak": int(np.nanargmax(np.nanmean(curve, 0))) + 1})  # fmt: skip
     return pd.DataFrame(rows)
@@ -254,14 +271,15 @@ def strip(row: Mapping, texts: Mapping[int, str]) -> pd.DataFrame:
 # --- the criterion of notebooks/ANALYSIS.md -------------------------------------------------------------------
 
 
-def judge(values: Sequence[stats.Estimate]) -> str:
-    """ "seen" where every interval lies below 0, "not seen" where one lies above."""
-    if any(v.low > 0 for v in values):
-        return "not seen"
-    return "seen" if all(v.high < 0 for v in values) else "undecided"
+def judge(full: Mapping[str, Cell]) -> Judged:
+    """Seen where rho's interval over all steps lies below 0 in every model, not seen where it lies above in one."""
+    values = {model: decline(cell) for model, cell in full.items()}
+    detail = "; ".join(f"{model}: {rho(cell)}" for model, cell in full.items())
+    whole = set(cells.MODELS) <= set(full)
+    return judged(whole, all(v.high < 0 for v in values.values()), any(v.low > 0 for v in values.values()), detail)
 
 
-def dynamics_decline(records: Records) -> tuple[str, str]:
+def dynamics_decline(records: Records) -> Judged:
     """Whether mean margin falls over the steps of full decoding on gsm8k, in both models.
 
     ``records`` may be the traced runs or all records; without traces in them, the packaged traces are read.
@@ -274,11 +292,9 @@ def dynamics_decline(records: Records) -> tuple[str, str]:
             folder = home() / "data" / "records" / "traces"
             cell = cells.lookup(sources.recorded(folder), point) if folder.is_dir() else None
         if cell is None or "trace_mean_margin" not in cell.recorded.frame:
-            return "not shown", f"no traced full decoding of {model}"
+            return NOT_SHOWN, f"no traced full decoding of {model}"
         found[model] = cell
-    values = {model: decline(cell) for model, cell in found.items()}
-    parts = [f"{m}: mean rho {v.value:+.2f} [{v.low:+.2f}, {v.high:+.2f}], n = {found[m].n}" for m, v in values.items()]
-    return judge(list(values.values())), "; ".join(parts)
+    return judge(found)
 
 
-PHENOMENA: dict[str, Callable[[Records], tuple[str, str]]] = {"dynamics-decline": dynamics_decline}
+PHENOMENA: dict[str, Callable[[Records], Judged]] = {"dynamics-decline": dynamics_decline}

@@ -15,11 +15,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from jot.analysis import cells, dynamics, plots, render, stats
+from jot.analysis import dynamics, plots, render, stats
 from jot.analysis.display import Note, Table
 from jot.analysis.dynamics import EDGE, EXITED, SCHEDULED, Traces
+from jot.analysis.spelling import of
 
-PALETTE = ("vermillion", "orange", "sky", "blue", "purple", "green")
+TAUS = LinearSegmentedColormap.from_list("taus", ["#8FD9BF", plots.LOOKS["jot"].color, "#00382A"])  # JoT's green
 STEP_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 COLUMNS = 16  # positions a row of the strip
 STEPS = LinearSegmentedColormap.from_list("steps", colormaps["viridis"](np.linspace(0.22, 1, 256)))  # no near-black
@@ -30,9 +31,8 @@ def _label(tau: float | None) -> str:
     return "Full decoding" if tau is None or math.isnan(tau) else f"JoT, τ = {tau:g}"
 
 
-def _interval(row: pd.Series, name: str, form: str) -> str:
-    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
-    return "" if pd.isna(value) else f"{value:{form}}\n[{low:{form}},\u00a0{high:{form}}]"
+def _interval(row: pd.Series, name: str, digits: int, sign: str = "") -> str:
+    return of(row, name, digits, sign, comma=",\u00a0")
 
 
 # --- tables -------------------------------------------------------------------------------------------------
@@ -46,13 +46,13 @@ def filling(frame: pd.DataFrame) -> Table:
             "Run": _label(r["tau"]),
             "n": f"{r['n']:,}",
             "Score, %": f"{r['score']:.1f}",
-            "Steps": _interval(r, "steps", ".2f"),
-            "Commits a step": _interval(r, "per_step", ".1f"),
-            "By exit alone, %": _interval(r, "exit", ".2f"),
-            "Exit and schedule, %": _interval(r, "both", ".2f"),
-            "Schedule alone, %": _interval(r, "schedule", ".2f"),
+            "Steps": _interval(r, "steps", 2),
+            "Commits a step": _interval(r, "per_step", 1),
+            "By exit alone, %": _interval(r, "exit", 2),
+            "Exit and schedule, %": _interval(r, "both", 2),
+            "Schedule alone, %": _interval(r, "schedule", 2),
             "At the edge": "" if math.isnan(r["tau"]) else f"{r['at_edge']} of {r['commits']:,}",
-            "At the edge, %": _interval(r, "edge", ".4f"),
+            "At the edge, %": _interval(r, "edge", 4),
         }
         for _, r in frame.iterrows()
     ]
@@ -72,9 +72,9 @@ def declines(frame: pd.DataFrame) -> Table | Note:
         {
             "Model": r["model"],
             "n": f"{r['n']:,}",
-            "Spearman's rho, mean": _interval(r, "rho", "+.2f"),
+            "Spearman's rho, mean": _interval(r, "rho", 2, "+"),
             "Falling, % of documents": f"{r['falling']:.1f}",
-            "In the first block, mean rho": _interval(r, "block", "+.2f") or "whole canvas",
+            "In the first block, mean rho": _interval(r, "block", 2, "+") or "whole canvas",
             "Margin at step 1, nats": f"{r['first']:.1f}",
             "Halfway": f"{r['middle']:.1f}",
             "Last step": f"{r['last']:.1f}",
@@ -124,9 +124,7 @@ def verdict(traces: Traces, frame: pd.DataFrame, filled: pd.DataFrame) -> Note:
     """The plan's criterion, then what fills the canvas."""
     lines = [f"**Verdict.** {render.scope(filled)}, traced. Seen or not seen at this scale only.", ""]
     full = {model: cell for (model, tau), cell in traces.items() if tau is None}
-    values = {model: dynamics.decline(cell) for model, cell in full.items()}
-    status = dynamics.judge(list(values.values())) if set(cells.MODELS) <= set(values) else "not shown"
-    shown = "; ".join(f"{m}: mean rho {v.value:+.2f} [{v.low:+.2f}, {v.high:+.2f}]" for m, v in values.items())
+    status, shown = dynamics.judge(full)
     lines.append(
         f"- Under full decoding mean confidence falls over the steps, in both models: **{status}** "
         f"({shown or 'full decoding not among the runs shown'})"
@@ -185,8 +183,9 @@ def checks(traces: Traces) -> Table:
 
 def _line(tau: float | None, taus: Sequence[float]) -> dict:
     if tau is None or math.isnan(tau):
-        return {"color": plots.COLORS["black"], "linestyle": "--", "marker": ""}
-    return {"color": plots.COLORS[PALETTE[list(taus).index(tau) % len(PALETTE)]], "linestyle": "-", "marker": "o"}
+        return {"color": plots.LOOKS["full"].color, "linestyle": plots.LOOKS["full"].line, "marker": ""}
+    at = list(taus).index(tau) / max(1, len(taus) - 1)
+    return {"color": TAUS(at), "linestyle": "-", "marker": plots.LOOKS["jot"].marker}
 
 
 def margins(traces: Traces, frame: pd.DataFrame, count: int) -> Figure:

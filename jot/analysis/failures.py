@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from jot.analysis import cells, failure_modes, sources, stats, tables
+from jot.analysis import cells, draws, failure_modes, sources, spelling, stats, tables
 from jot.analysis.cells import Cell, Records
+from jot.analysis.judgment import NOT_SHOWN, Judged, judged
 from jot.analysis.parameters import NotebookError, home
 from jot.grid import Point
 from jot.records import natural, pair
@@ -144,7 +145,8 @@ def outcomes(runs: Runs) -> pd.DataFrame:
     """Each run paired with full decoding, over all documents and over the paper's number of them.
 
     Columns: run, n, score, b, c, p, midp, difference and limits in points, repairs and breaks in percent with
-    Wilson limits, agreement of outcomes, of final answers, and of all tokens, likewise.
+    Wilson limits, agreement of outcomes, of final answers, and of all tokens, likewise; ``degenerate`` where the run
+    is full decoding under another seed and no draw had a choice.
     """
     rows = []
     for name, cell in compared(runs).items():
@@ -161,25 +163,13 @@ def outcomes(runs: Runs) -> pd.DataFrame:
                 ),
             }
             agreement = [share(int(hits.sum()), n, key) for key, hits in same.items()]
-            rows.append({"model": runs.model, "task": runs.task, "run": name, **result,
+            alike = name.startswith("full") and draws.degenerate([full, one], runs.traced.get("full"))
+            rows.append({"model": runs.model, "task": runs.task, "run": name, "degenerate": alike, **result,
                          "score": score.value, "score_low": score.low, "score_high": score.high,
                          "speedup": tables.speedup(one).value,
                          **share(result["b"], n, "repairs"), **share(result["c"], n, "breaks"),
                          **{k: v for part in agreement for k, v in part.items()}})  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def sampling_edge(runs: Runs) -> tuple[float, float] | None:
-    """The margin (nats) above which truncation leaves the sampler one token, and the smallest that was committed.
-
-    With temperature T and nucleus p, a runner-up survives only where the leader's tempered probability is at
-    most p; with two candidates that is a margin of at most T ln(p / (1 - p)).
-    """
-    decode, full = runs.full.config.get("decode") or {}, runs.traced.get("full")
-    heat, nucleus = decode.get("temperature") or 0, decode.get("top_p") or 1
-    if full is None or not heat or nucleus >= 1:
-        return None
-    return heat * math.log(nucleus / (1 - nucleus)), float(min(map(np.min, full.recorded.frame["trace_margin"])))
 
 
 # --- fifths -------------------------------------------------------------------------------------------------
@@ -196,18 +186,24 @@ def side_by_side(jot: Cell, full: Cell) -> pd.DataFrame:
 def fifths(both: pd.DataFrame, by: str, parts: int = 5) -> pd.DataFrame:
     """Documents in ``parts`` groups of equal size by ascending ``by``, ties by document: errors in each.
 
+    ``tied`` counts a group's documents whose ``by`` is that of a neighboring group too: an edge cuts through a tie.
+
     Args:
         both: from ``side_by_side``, with the column ``by``.
     """
     rows = []
     order = np.argsort(both[by].to_numpy(), kind="stable")
-    for number, at in enumerate(np.array_split(order, parts), 1):
+    groups = np.array_split(order, parts)
+    ends = [both[by].to_numpy()[at[[0, -1]]] for at in groups if len(at)]
+    shared = [last for (_, last), (first, _) in zip(ends, ends[1:], strict=False) if first == last]
+    for number, at in enumerate(groups, 1):
         group, n = both.iloc[at], len(at)
         if not n:
             continue
         b, c = stats.discordant(group["score_a"], group["score_b"])
         low, high = (100 * x for x in stats.tango(b, c, n))
         rows.append({"fifth": number, "n": n, "low": group[by].min(), "high": group[by].max(),
+                     "tied": int(group[by].isin(shared).sum()),
                      "steps_low": int(group["steps_a"].min()), "steps_high": int(group["steps_a"].max()),
                      **share(int(group["jot_error"].sum()), n, "jot"),
                      **share(int(group["full_error"].sum()), n, "full"),
@@ -286,30 +282,29 @@ def modes(runs: Runs) -> pd.DataFrame:
 # --- criteria of notebooks/ANALYSIS.md ----------------------------------------------------------------------
 
 
-def slow_errors(jot: Cell, full: Cell) -> tuple[str, str]:
+def slow_errors(jot: Cell, full: Cell) -> Judged:
     """Whether the slowest fifth errs more than the fastest, with the Wilson intervals apart."""
     if jot.n < 5:
-        return "not shown", "needs 5 documents"
+        return NOT_SHOWN, "needs 5 documents"
     groups = fifths(side_by_side(jot, full), "speedup")
     slow, fast = groups.iloc[0], groups.iloc[-1]
     above, below = slow["jot_low"] > fast["jot_high"], slow["jot_high"] < fast["jot_low"]
-    status = "seen" if above else "not seen" if below else "undecided"
-    parts = (f"{g['jot']:.1f} % [{g['jot_low']:.1f}, {g['jot_high']:.1f}]" for g in (slow, fast))
-    return status, f"error {' in the slowest fifth, '.join(parts)} in the fastest; n = {jot.n:,}"
+    parts = (spelling.of(g, "jot", unit=" %", gap=" ") for g in (slow, fast))
+    detail = f"error {' in the slowest fifth, '.join(parts)} in the fastest; n = {jot.n:,}"
+    return judged(True, above, below, detail)
 
 
-def rejections(conservative: Cell, aggressive: Cell, full: Cell) -> tuple[str, str]:
+def rejections(conservative: Cell, aggressive: Cell, full: Cell) -> Judged:
     """Whether McNemar, at the paper's n, keeps the conservative threshold and rejects the aggressive one."""
     if min(conservative.n, aggressive.n, full.n) < PAPER_N:
-        return "not shown", f"needs {PAPER_N} documents"
+        return NOT_SHOWN, f"needs {PAPER_N} documents"
     results = [(cell.tau, tables.compare(cut(cell), cut(full))) for cell in (conservative, aggressive)]
     low, high = (result["p"] < stats.ALPHA for _, result in results)
-    status = "seen" if high and not low else "not seen" if low and not high else "undecided"
     parts = [
         f"τ = {tau:g}: {r['difference']:+.1f} points, b = {r['b']}, c = {r['c']}, p = {r['p']:.2g}"
         for tau, r in results
     ]
-    return status, f"{'; '.join(parts)}; n = {PAPER_N}"
+    return judged(True, high and not low, low and not high, f"{'; '.join(parts)}; n = {PAPER_N}")
 
 
 def _planned(records: Records, *thresholds: float) -> list[Cell | None]:
@@ -319,17 +314,17 @@ def _planned(records: Records, *thresholds: float) -> list[Cell | None]:
     return [cells.lookup(records, each) for each in (*points, Point.of(model, task, "full"))]
 
 
-def _errors_slow(records: Records) -> tuple[str, str]:
+def _errors_slow(records: Records) -> Judged:
     found = _planned(records, 90)
-    return slow_errors(*found) if all(found) else ("not shown", "not recorded")
+    return slow_errors(*found) if all(found) else (NOT_SHOWN, "not recorded")
 
 
-def _aggressive_rejects(records: Records) -> tuple[str, str]:
+def _aggressive_rejects(records: Records) -> Judged:
     found = _planned(records, 90, 30)
-    return rejections(*found) if all(found) else ("not shown", "not recorded")
+    return rejections(*found) if all(found) else (NOT_SHOWN, "not recorded")
 
 
-PHENOMENA: dict[str, Callable[[Records], tuple[str, str]]] = {
+PHENOMENA: dict[str, Callable[[Records], Judged]] = {
     "errors-slow": _errors_slow,
     "aggressive-rejects": _aggressive_rejects,
 }

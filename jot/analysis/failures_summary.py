@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jot.analysis import cells, failure_modes, failures, plots, render, tables
+from jot.analysis import cells, failure_modes, failures, phenomena, plots, render, tables
 from jot.analysis.display import Note, Table
 from jot.analysis.failures import Runs
 from jot.analysis.failures_view import interval, printed, same_family, scope
@@ -19,7 +19,8 @@ def verdict(runs: Runs, frame: pd.DataFrame, modes_frame: pd.DataFrame) -> Note:
     planned = "" if default else f"; the plan names pocket-dream at 90 and 30, here {runs.model}"
     (tau, jot), *rest = runs.jot.items()
     status, detail = failures.slow_errors(jot, runs.full)
-    lines = [f"**Verdict.** {scope(runs)}. Seen or not seen at this scale only.", ""]
+    fixed = phenomena.opening(phenomena.fixed(failures.PHENOMENA))
+    lines = [f"**Verdict.** {scope(runs)}. {fixed}. Seen or not seen at this scale only.", ""]
     lines.append(f"- Errors concentrate where JoT is slow (τ = {tau:g}{planned}): **{status}** ({detail})")
     for low, aggressive in rest:
         status, detail = failures.rejections(jot, aggressive, runs.full)
@@ -27,7 +28,7 @@ def verdict(runs: Runs, frame: pd.DataFrame, modes_frame: pd.DataFrame) -> Note:
         lines.append(f"- {claim}: **{status}** ({detail})")
     for _, r in frame[(frame["n"] == frame["n"].max()) & frame["run"].str.startswith("JoT")].iterrows():
         lines.append(
-            f"- {r['run']}: {r['difference']:+.1f} points [{r['low']:+.1f}, {r['high']:+.1f}] to full decoding, "
+            f"- {r['run']}: {' '.join(render._points(r).split(chr(10)))} points to full decoding, "
             f"{r['b']} repairs, {r['c']} breaks, exact p {render.pvalue(r['p'])}; same outcome on "
             f"{r['outcomes']:.1f} %, same final answer on {r['answers']:.1f} %"
         )
@@ -96,16 +97,14 @@ def figure(runs: Runs, frame: pd.DataFrame) -> Figure:
         published_drawn = False
         for axis, (tau, by) in zip(axes, panels, strict=True):
             group = frame[(frame["tau"] == tau) & (frame["by"] == by)]
-            _errors(axis, group, "jot", -0.1, color, "s")
-            _errors(axis, group, "full", 0.1, plots.COLORS["black"], "o", face="white")
+            _errors(axis, group, "jot", -0.1, color)
+            _errors(axis, group, "full", 0.1)
             numbers = [printed(f"error_q{i}", tau) for i in group["fifth"]]
             if by == "speedup" and same_family(runs) and None not in numbers:
                 published_drawn = True
                 each = failures.PAPER_N // 5
                 limits = pd.DataFrame([failures.share(round(v * each / 100), each, "jot") for v in numbers])
-                _errors(
-                    axis, limits.assign(fifth=group["fifth"].to_numpy()), "jot", 0.28, plots.COLORS["gray"], "D", 0.6
-                )
+                _errors(axis, limits.assign(fifth=group["fifth"].to_numpy()), "jot", 0.28, plots.COLORS["gray"], 0.6)
             ends = ("slowest", "fastest") if by == "speedup" else ("lowest", "highest")
             axis.set_xticks(group["fifth"])
             axis.set_xticklabels([f"Q{i}" + {1: f"\n{ends[0]}", 5: f"\n{ends[1]}"}.get(i, "") for i in group["fifth"]])
@@ -119,20 +118,21 @@ def figure(runs: Runs, frame: pd.DataFrame) -> Figure:
     return made
 
 
-def _errors(axis, group: pd.DataFrame, name: str, shift: float, color: str, marker: str, alpha=1.0, face=None) -> None:
+def _errors(axis, group: pd.DataFrame, name: str, shift: float, color: str | None = None, alpha: float = 1.0) -> None:
     spread = [group[name] - group[f"{name}_low"], group[f"{name}_high"] - group[name]]
     axis.errorbar(
-        group["fifth"] + shift, group[name], yerr=np.clip(spread, 0, None), fmt=marker, color=color, alpha=alpha,
-        markerfacecolor=face or color, elinewidth=0.9, linestyle="",
+        group["fifth"] + shift, group[name], yerr=np.clip(spread, 0, None), alpha=alpha, elinewidth=0.9, linestyle="",
+        **plots.LOOKS[name].points(color),
     )  # fmt: skip
 
 
 def _handles(color: str, published: bool) -> list[Line2D]:
     handles = [
-        Line2D([], [], linestyle="", marker="s", color=color, label="JoT"),
-        Line2D([], [], linestyle="", marker="o", color="black", markerfacecolor="white", label="Full decoding"),
+        Line2D([], [], linestyle="", label="JoT", **plots.LOOKS["jot"].points(color)),
+        Line2D([], [], linestyle="", label="Full decoding", **plots.LOOKS["full"].points()),
     ]
     if published:
         label = "published JoT, Dream-7B (bars: 100 documents a fifth)"
-        handles.append(Line2D([], [], linestyle="", marker="D", color=plots.COLORS["gray"], alpha=0.6, label=label))
+        look = plots.LOOKS["jot"].points(plots.COLORS["gray"])
+        handles.append(Line2D([], [], linestyle="", alpha=0.6, label=label, **look))
     return handles

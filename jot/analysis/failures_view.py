@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from jot.analysis import cells, divergence, failure_modes, failures, published, render, stats, tables
+from jot.analysis import cells, divergence, draws, failure_modes, failures, published, render, spelling, stats, tables
 from jot.analysis.display import Note, Table
 from jot.analysis.failures import Runs
 
@@ -25,14 +25,17 @@ def printed(quantity: str, tau: float | None = None) -> float | None:
 
 
 def interval(row: pd.Series, name: str, digits: int = 1, sign: str = "") -> str:
-    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
-    form = f"{sign}.{digits}f"
-    return "" if pd.isna(value) else f"{value:{form}}\n[{low:{form}},\u00a0{high:{form}}]"
+    return spelling.of(row, name, digits, sign, comma=",\u00a0")
 
 
 def scope(runs: Runs, n: int | None = None) -> str:
     frame = pd.DataFrame({"model": [runs.model], "task": [runs.task], "n": [runs.full.n if n is None else n]})
     return f"{runs.model}. {render.scope(frame)}"
+
+
+def _share(row: pd.Series, name: str) -> str:
+    """A share with its interval, or the value alone and why it is no evidence."""
+    return f"{row[name]:g}\n{draws.DEGENERATE}" if row["degenerate"] else interval(row, name)
 
 
 # --- tables -------------------------------------------------------------------------------------------------
@@ -46,13 +49,13 @@ def outcomes(runs: Runs, frame: pd.DataFrame) -> Table:
             "n": f"{r['n']:,}",
             "Score, %": interval(r, "score"),
             "Speedup, ×": f"{r['speedup']:.2f}",
-            "Difference, points": f"{r['difference']:+.1f}\n[{r['low']:+.1f}, {r['high']:+.1f}]",
+            "Difference, points": draws.DEGENERATE if r["degenerate"] else render._points(r),
             "Repairs b": str(r["b"]),
             "Breaks c": str(r["c"]),
-            "Exact p": render.pvalue(r["p"]),
-            "Mid-p": render.pvalue(r["midp"]),
-            "Repairs, %": interval(r, "repairs"),
-            "Breaks, %": interval(r, "breaks"),
+            "Exact p": "" if r["degenerate"] else render.pvalue(r["p"]),
+            "Mid-p": "" if r["degenerate"] else render.pvalue(r["midp"]),
+            "Repairs, %": _share(r, "repairs"),
+            "Breaks, %": _share(r, "breaks"),
         }
         for _, r in frame.iterrows()
     ]
@@ -76,10 +79,10 @@ def outcomes(runs: Runs, frame: pd.DataFrame) -> Table:
     noise = "Rows of full decoding under another seed are the noise floor. " if seeds else ""
     return Table(
         pd.DataFrame(rows).fillna(""),
-        f"Paired with full decoding. {scope(runs)}; full decoding scores {score.value:.1f} % "
-        f"[{score.low:.1f}, {score.high:.1f}]. {first}Repairs: only the run is right; breaks: only full decoding is. "
-        f"Scores and shares: {render.WILSON}; difference: run minus full decoding, {render.TANGO}; McNemar, exact and "
-        f"mid-p. {noise}{PAPER_TIER}",
+        f"Paired with full decoding. {scope(runs)}; full decoding scores "
+        f"{spelling.interval(*score, unit=' %', gap=' ')}. {first}Repairs: only the run is right; breaks: only full "
+        f"decoding is. Scores and shares: {render.WILSON}; difference: run minus full decoding, {render.TANGO}; "
+        f"McNemar, exact and mid-p. {noise}{PAPER_TIER}",
     )
 
 
@@ -89,9 +92,9 @@ def agreement(runs: Runs, frame: pd.DataFrame) -> Table:
         {
             "Run": r["run"],
             "n": f"{r['n']:,}",
-            "Same outcome, %": interval(r, "outcomes"),
-            "Same final answer, %": interval(r, "answers"),
-            "Same tokens throughout, %": interval(r, "tokens"),
+            "Same outcome, %": _share(r, "outcomes"),
+            "Same final answer, %": _share(r, "answers"),
+            "Same tokens throughout, %": _share(r, "tokens"),
         }
         for _, r in frame.iterrows()
     ]
@@ -121,12 +124,17 @@ def noise(runs: Runs, frame: pd.DataFrame) -> Note:
         return Note(f"**Noise floor.** {none}")
     flips = ", ".join(f"{r['b'] + r['c']} of {r['n']:,}" for _, r in seeds.iterrows())
     text = f"**Noise floor.** Full decoding against itself under other seeds: outcomes differ on {flips} documents. "
-    if (edge := failures.sampling_edge(runs)) is not None:
-        drawn = "never drew a token at random" if edge[1] > edge[0] else "sometimes drew a token at random"
+    if seeds["degenerate"].all():
+        text += f"That is **{draws.DEGENERATE}**, and says nothing of how stable the outcomes are. "
+    if (edge := draws.edge(runs.traced.get("full"))) is not None:
+        drawn = "they sometimes drew a token at random."
+        if edge.clear:
+            drawn = "they never drew a token at random, because the entropy ranking leaves such positions until the "
+            drawn += "others decide them."
         text += (
-            f"At this temperature and nucleus a runner-up can be drawn only at margins up to {edge[0]:.4f} nats; the "
-            f"smallest margin among the commits of the {runs.traced['full'].n:,} traced runs is {edge[1]:.4f}: they "
-            f"{drawn}, because the entropy ranking leaves such positions until the others decide them."
+            f"At this temperature and nucleus the runner-up of two candidates can be drawn only at margins up to "
+            f"{edge.gap:.4f} nats; the smallest margin among the commits of the {edge.n:,} traced runs is "
+            f"{edge.smallest:.4f}: {drawn}"
         )
     return Note(text)
 
@@ -160,9 +168,21 @@ def fifths(runs: Runs, frame: pd.DataFrame, by: str = "speedup") -> Table | Note
     )  # fmt: skip
     return Table(
         pd.DataFrame(rows),
-        f"Errors by fifths of {BY[by]}: {what}. {scope(runs, n)}. Equal groups, ties by document. Errors: "
+        f"Errors by fifths of {BY[by]}: {what}. {scope(runs, n)}. Equal groups; {_ties(frame, BY[by])}. Errors: "
         f"{render.WILSON}; difference of scores: {render.TANGO}. Length: tokens before the end mark under JoT. "
         "Description, no test." + (f" {PAPER_TIER}" if beside else ""),
+    )
+
+
+def _ties(frame: pd.DataFrame, what: str) -> str:
+    """How many documents sit on an edge that cuts through a tie, for the caption."""
+    cut = frame.groupby("tau", sort=False)[["tied", "n"]].sum()
+    if not cut["tied"].any():
+        return "no edge cuts through a tie"
+    told = "; ".join(f"τ = {tau:g}: {r['tied']:,} of {r['n']:,}" for tau, r in cut.iterrows())
+    return (
+        f"edges cut through ties of the {what}, and documents of equal value are then placed by their id, not by "
+        f"anything about them (documents on such an edge, {told})"
     )
 
 

@@ -125,18 +125,25 @@ def table(frame: pd.DataFrame, kind: str, records: Records | None = None) -> Tab
     widths = (8, 34, 28, 15, 15)
     if kind == "full-size":
         shown, widths = shown.drop(columns=["Numbers"]), (12, 50, 20, 18)
-    return LongTable(shown, f"{HEADINGS[kind]}: {_counts(rows) or 'none'}. {_caption(kind, records or {})}", widths)
+    caption = _caption(kind, records or {}, rows["criterion"])
+    return LongTable(shown, f"{HEADINGS[kind]}: {_counts(rows) or 'none'}. {caption}", widths)
 
 
-def _caption(kind: str, records: Records) -> str:
+def _caption(kind: str, records: Records, criteria: Iterable[str]) -> str:
+    if kind == "phenomenon":
+        from jot.analysis import phenomena
+
+        return (
+            f"{phenomena.opening(phenomena.fixed(criteria))}. Differences of scores in points with Tango's 95 % "
+            "interval, speedups with bootstrap intervals over documents, shares with Wilson's; "
+            f"{sizes(records)}, or as the numbers say. "
+            "Exploratory but for the first four criteria of the plan."
+        )
     return {
         "arithmetic": "A printed number holds where the computed one rounds to its digits. Published tier; the n are "
         "the paper's.",
         "comparison": "Words that name no number (small, flat, close) are read as the entry says. Published tier.",
         "setting": "What the paper states on the left, what this package does unless told otherwise on the right.",
-        "phenomenon": "Criteria fixed in notebooks/ANALYSIS.md before the runs; differences of scores in points with "
-        f"Tango's 95 % interval, speedups with bootstrap intervals over documents, shares with Wilson's; "
-        f"{sizes(records)}, or as the numbers say. Exploratory but for the first four criteria of the plan.",
         "full-size": "They stand here so that none is passed over in silence.",
     }[kind]
 

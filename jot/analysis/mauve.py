@@ -17,7 +17,8 @@ from threadpoolctl import threadpool_limits
 
 from jot.errors import UserError
 
-SCALE, POINTS, VARIANCE = 5.0, 25, 0.9
+SCALE, VARIANCE = 5.0, 0.9
+WEIGHTS = np.linspace(1 - 1e-6, 1e-6, 25)  # of human text in the mixtures, from one end of the frontier to the other
 SEEDS = 5  # k-means starts
 PERMUTATIONS = 1000
 HUMAN = "human"
@@ -35,14 +36,43 @@ def score(human: np.ndarray, model: np.ndarray) -> np.ndarray:
     """MAUVE of histograms over the last axis (counts or shares); leading axes broadcast. 1 where they are equal."""
     p, q = (np.asarray(h, dtype=float) for h in (human, model))
     p, q = np.broadcast_arrays(p / p.sum(-1, keepdims=True), q / q.sum(-1, keepdims=True))
-    p_own, q_own = ((h * np.log(np.maximum(h, 1e-300))).sum(-1) for h in (p, q))
-    zero, one = np.zeros(p.shape[:-1]), np.ones(p.shape[:-1])
-    x, y = [zero], [one]  # exp(-scale * KL) to the mixture, of model and of human text, from one end to the other
-    for weight in np.linspace(1 - 1e-6, 1e-6, POINTS):
-        mixture = np.log(np.maximum(weight * p + (1 - weight) * q, 1e-300))
-        x.append(np.exp(-SCALE * (q_own - (q * mixture).sum(-1))))
-        y.append(np.exp(-SCALE * (p_own - (p * mixture).sum(-1))))
-    return np.trapezoid(np.stack([*y, zero]), np.stack([*x, one]), axis=0)
+    p_own, q_own = ((h * _log(h)).sum(-1) for h in (p, q))
+    p_mixed, q_mixed = [], []
+    for weight in WEIGHTS:
+        mixture = _log(weight * p + (1 - weight) * q)
+        p_mixed.append((p * mixture).sum(-1))
+        q_mixed.append((q * mixture).sum(-1))
+    return _area(p_own - np.stack(p_mixed), q_own - np.stack(q_mixed))
+
+
+def _log(x: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(x, 1e-300))
+
+
+def _area(p_kl: np.ndarray, q_kl: np.ndarray) -> np.ndarray:
+    """Area below the frontier, from the divergences (mixtures, ...) of human and of model text to every mixture."""
+    zero, one = np.zeros(p_kl.shape[1:]), np.ones(p_kl.shape[1:])
+    x, y = np.exp(-SCALE * q_kl), np.exp(-SCALE * p_kl)
+    return np.trapezoid(np.stack([one, *y, zero]), np.stack([zero, *x, one]), axis=0)
+
+
+def _left_out(p: np.ndarray, q: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """``score`` of counts p and q of n texts each, without one text in bucket ``a`` of p and one in ``b`` of q.
+
+    Only those two buckets change, so their terms are exchanged in sums that all such pairs share.
+    """
+    n = p.sum() - 1
+    p, q, same, w = p / n, q / n, a == b, WEIGHTS[:, None]
+    at_a, at_b = (p[a] - 1 / n, q[a] - same / n), (p[b] - same / n, q[b] - 1 / n)
+    mixture, mixture_a, mixture_b = (_log(w * x + (1 - w) * y) for x, y in ((p, q), at_a, at_b))
+    found = []
+    for side, h in enumerate((p, q)):
+        own, own_a, own_b = (x * _log(x) for x in (h, at_a[side], at_b[side]))
+        mixed, mixed_a, mixed_b = h * mixture, at_a[side] * mixture_a, at_b[side] * mixture_b
+        alone = own.sum() - own[a] + own_a + np.where(same, 0, own_b - own[b])
+        with_other = mixed.sum(1, keepdims=True) - mixed[:, a] + mixed_a + np.where(same, 0, mixed_b - mixed[:, b])
+        found.append(alone - with_other)
+    return _area(*found)
 
 
 def compress(features: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -110,10 +140,7 @@ def influence(human: np.ndarray, model: np.ndarray, buckets: int) -> np.ndarray:
     for one, two in zip(human, model, strict=True):
         p, q = (np.bincount(x, minlength=buckets).astype(float) for x in (one, two))
         kinds, kind = np.unique(one * buckets + two, return_inverse=True)
-        left = [np.repeat(h[None], len(kinds), axis=0) for h in (p, q)]
-        for h, bucket in zip(left, (kinds // buckets, kinds % buckets), strict=True):
-            h[np.arange(len(kinds)), bucket] -= 1
-        total += (n - 1) * (score(p, q) - score(*left)[kind]) if n > 1 else 0
+        total += (n - 1) * (score(p, q) - _left_out(p, q, kinds // buckets, kinds % buckets)[kind]) if n > 1 else 0
     return total / len(human)
 
 

@@ -101,10 +101,12 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def spec_of(name: str, default: Any) -> Parameter:
-    """The vocabulary's entry, or one read off the default's type for a notebook's own parameter."""
+    """The vocabulary's entry, or one for a notebook's own parameter: from its default, or from a type in its place."""
     if name in VOCABULARY:
         return VOCABULARY[name]
     kinds = {bool: "bool", int: "int", float: "float", str: "text", list: "list", tuple: "list"}
+    if isinstance(default, type):
+        return Parameter(kinds[default], f"of type {default.__name__}")
     return Parameter(kinds.get(type(default), "text"), f"like {default!r}", optional=default is None)
 
 
@@ -137,7 +139,7 @@ def check(scope: Mapping[str, Any], names: str, **own: Any) -> SimpleNamespace:
     Args:
         scope: the notebook's ``globals()``.
         names: the vocabulary names it uses, separated by spaces.
-        **own: its own parameters with a value of their type, such as ``tau_max=90``.
+        **own: its own parameters with their type or a value of it, such as ``tau_max=float``.
 
     Raises:
         NotebookError: an unknown parameter was injected, or a value does not fit.

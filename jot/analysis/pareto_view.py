@@ -14,24 +14,22 @@ from jot.analysis import plots, stats
 from jot.analysis.display import Note, Table
 from jot.analysis.pareto import METHODS, VARIANTS, Cloud, Missing, label
 from jot.analysis.render import counts, tier
+from jot.analysis.spelling import of
 
 BOOT = (
     f"95 % percentile bootstrap, {stats.N_BOOT:,} resamples of the documents within each task, the same for every "
     "method, independent from task to task"
 )
 PUBLISHED = "published tier, 7B and 8B models on the real benchmarks, no intervals"
-COLOR = {
-    "full": plots.COLORS["black"], "prophet": plots.COLORS["purple"], "klass": plots.COLORS["green"],
-    "fastdllm": plots.COLORS["orange"], "jot": plots.COLORS["blue"],
-}  # fmt: skip
-MARKER = {"full": "o", "prophet": "v", "klass": "^", "fastdllm": "D", "jot": "s"}
+DRAWN_AS = {"klass-skip": "klass-ported", "fastdllm-plain": "fastdllm-nocache"}  # the main table's names of variants
 
 
 # --- words --------------------------------------------------------------------------------------------------
 
 
-def _method(entry: str) -> str:
-    return VARIANTS[entry][0] if entry in VARIANTS else entry.split()[0]
+def look(entry: str) -> plots.Look:
+    """How an entry is drawn; a threshold of JoT's grid as JoT."""
+    return plots.LOOKS[DRAWN_AS.get(entry, entry.split()[0])]
 
 
 def left_out(missing: Missing) -> str:
@@ -54,10 +52,6 @@ def sizes(found: Mapping) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "task", "n"]).drop_duplicates(ignore_index=True)
 
 
-def _pair(row: Mapping, name: str, form: str) -> str:
-    return f"{row[name]:{form}}\n[{row[f'{name}_low']:{form}}, {row[f'{name}_high']:{form}}]"
-
-
 def _share(value: float) -> str:
     return "" if pd.isna(value) else f"{value:.1f}"
 
@@ -70,8 +64,8 @@ def points(frame: pd.DataFrame, n: pd.DataFrame, missing: Missing) -> Table:
     rows = [
         {
             "Model": r["model"], "Method": label(r["entry"]),
-            "Geometric-mean speedup, ×": "1.00" if r["entry"] == "full" else _pair(r, "speedup", ".2f"),
-            "Retention, %": "100" if r["entry"] == "full" else _pair(r, "retention", ".1f"),
+            "Geometric-mean speedup, ×": "1.00" if r["entry"] == "full" else of(r, "speedup", 2),
+            "Retention, %": "100" if r["entry"] == "full" else of(r, "retention", 1),
             "On the frontier of the methods, % of draws": _share(r["frontier"]),
             "On the frontier of all points, % of draws": _share(r["frontier_all"]),
             "Fastest method, % of draws": _share(r["fastest"]),
@@ -95,7 +89,7 @@ def against_jot(frame: pd.DataFrame, n: pd.DataFrame, missing: Missing) -> Table
     rows = [
         {
             "Model": r["model"], "JoT (default) against": label(r["entry"]),
-            "Ratio of speedups": _pair(r, "ratio", ".3f"), "Difference of retentions, points": _pair(r, "gap", "+.1f"),
+            "Ratio of speedups": of(r, "ratio", 3), "Difference of retentions, points": of(r, "gap", 1, "+"),
             "Better in both, % of draws": _share(r["dominates"]), "Worse in both, % of draws": _share(r["dominated"]),
         }
         for _, r in frame.iterrows()
@@ -111,7 +105,7 @@ def leave_one_out(frame: pd.DataFrame, n: pd.DataFrame, missing: Missing) -> Tab
         f"Geometric-mean speedup with each task left out. {_scope(n, missing)} Exploratory, intervals only. {BOOT}. "
         "One task can carry the mean: a long canvas that is mostly padding gives any exit rule a high factor."
     )
-    return Table(_wide(shown, lambda r: _pair(r, "speedup", ".2f")), caption)
+    return Table(_wide(shown, lambda r: of(r, "speedup", 2)), caption)
 
 
 def published(points: pd.DataFrame, left: pd.DataFrame) -> Table:
@@ -206,18 +200,18 @@ def figure(clouds: Mapping[str, Cloud], frame: pd.DataFrame, paper: pd.DataFrame
 def _ours(axis, joint: Cloud, rows: pd.DataFrame) -> None:
     _, _, speed, quality = joint.aggregate()
     grid = rows[rows["entry"].str.startswith("jot ")]
-    axis.plot(grid["speedup"], grid["retention"], "-", color=COLOR["jot"], alpha=0.6, linewidth=1, zorder=2)
+    axis.plot(grid["speedup"], grid["retention"], "-", color=look("jot").color, alpha=0.6, linewidth=1,
+              zorder=2)  # fmt: skip
     for i, (_, row) in enumerate(rows.iterrows()):
-        entry, color = row["entry"], COLOR[_method(row["entry"])]
-        on_grid, hollow = entry.startswith("jot "), entry in VARIANTS
+        entry, drawn = row["entry"], look(row["entry"])
+        on_grid = entry.startswith("jot ")
         if not on_grid and entry != "full":
-            axis.plot(speed[i, :400], quality[i, :400], ".", markersize=1.2, color=color, alpha=0.25, zorder=1,
+            axis.plot(speed[i, :400], quality[i, :400], ".", markersize=1.2, color=drawn.color, alpha=0.25, zorder=1,
                       rasterized=True)  # fmt: skip
         axis.errorbar(
             row["speedup"], row["retention"], xerr=plots._spread(row, "speedup"), yerr=plots._spread(row, "retention"),
-            fmt=MARKER[_method(entry)], color=color, markersize=2.5 if on_grid else 5, elinewidth=0.6 if on_grid else 1,
-            markerfacecolor="white" if hollow or entry == "full" else color, zorder=3 + (entry == "jot"),
-            alpha=0.75 if on_grid else 1,
+            linestyle="", markersize=2.5 if on_grid else 5, elinewidth=0.6 if on_grid else 1,
+            zorder=3 + (entry == "jot"), alpha=0.75 if on_grid else 1, **drawn.points(),
         )  # fmt: skip
 
 
@@ -235,13 +229,12 @@ def _zoom(axis, joint: Cloud, rows: pd.DataFrame) -> None:
     ]  # the others lie too close to be told apart
     for _, row in named.iterrows():
         axis.annotate(row["entry"].split()[1], (row["speedup"], row["retention_low"]), xytext=(0, -9), ha="center",
-                      textcoords="offset points", fontsize=7, color=COLOR["jot"])  # fmt: skip
+                      textcoords="offset points", fontsize=7, color=look("jot").color)  # fmt: skip
 
 
 def _theirs(axis, rows: pd.DataFrame) -> None:
     for _, row in rows.iterrows():
-        axis.plot(row["speedup"], row["retention"], MARKER[row["entry"]], color=COLOR[row["entry"]], markersize=6,
-                  markerfacecolor="white" if row["entry"] == "full" else COLOR[row["entry"]])  # fmt: skip
+        axis.plot(row["speedup"], row["retention"], linestyle="", markersize=6, **look(row["entry"]).points())
         axis.annotate(f"{row['speedup']:.2f}×, {row['retention']:.1f} %", (row["speedup"], row["retention"]),
                       xytext=(0, 6), ha="center", textcoords="offset points", fontsize=6.5)  # fmt: skip
     axis.margins(0.16)
@@ -266,12 +259,9 @@ def _legend(entries: Iterable[str]) -> list[Line2D]:
     handles = []
     for entry in (*METHODS, *VARIANTS):
         if entry in shown or entry in METHODS:
-            color = COLOR[_method(entry)]
-            hollow = entry in VARIANTS or entry == "full"
             name = label(entry) + ("" if entry in shown else " (published only)")
-            handles.append(Line2D([], [], linestyle="", marker=MARKER[_method(entry)], color=color, label=name,
-                                  markerfacecolor="white" if hollow else color))  # fmt: skip
-    handles.append(Line2D([], [], color=COLOR["jot"], marker="s", markersize=2.5, label="JoT, τ from 10 to 150"))
+            handles.append(Line2D([], [], linestyle="", label=name, **look(entry).points()))
+    handles.append(Line2D([], [], markersize=2.5, label="JoT, τ from 10 to 150", **look("jot").points()))
     return handles
 
 

@@ -15,26 +15,17 @@ import pandas as pd
 from jot.analysis import render, stats, tables
 from jot.analysis.cells import MODELS, Cell, Records, lookup
 from jot.analysis.display import Table
+from jot.analysis.judgment import NOT_SHOWN, Judged, judged
 from jot.analysis.parameters import home
+from jot.analysis.spelling import interval
 from jot.errors import UserError
 from jot.grid import Point
 
-Judged = tuple[str, str]  # status, detail
-SEEN, NOT_SEEN, UNDECIDED, NOT_SHOWN = "seen", "not seen", "undecided", "not shown"
 MODULES = ("composability", "temperature", "ablations", "failures", "dynamics", "quality", "wallclock")
 DREAM, LLADA = MODELS
 MARGIN = stats.MARGIN
 
 # --- helpers for criteria -----------------------------------------------------------------------------------
-
-
-def status(complete: bool, seen: bool, unseen: bool) -> str:
-    """The word for a criterion; what is enough for "not seen" needs no further cell."""
-    if unseen:
-        return NOT_SEEN
-    if not complete:
-        return NOT_SHOWN
-    return SEEN if seen else UNDECIDED
 
 
 def difference(records: Records, method: Point, reference: Point) -> stats.Estimate | None:
@@ -53,18 +44,16 @@ def spell(estimate: stats.Estimate | None, unit: str = "") -> str:
     """``-1.2 [-2.0, -0.4]`` for points, ``4.21× [4.10, 4.33]`` for factors, or that it is not recorded."""
     if estimate is None:
         return "not recorded"
-    value, low, high = estimate
     if unit == "×":
-        return f"{value:.2f}× [{low:.2f}, {high:.2f}]"
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
+        return interval(*estimate, digits=2, unit=unit, gap=" ")
+    return interval(*estimate, sign="+", gap=" ")
 
 
 def every(parts: Mapping[str, stats.Estimate | None], seen: Callable, unseen: Callable) -> Judged:
     """Seen where each part is, not seen where any part is not; ``parts`` are named for the detail."""
     known = [part for part in parts.values() if part]
-    whole = len(known) == len(parts)
-    word = status(whole, all(map(seen, known)), any(map(unseen, known)))
-    return word, "; ".join(f"{name} {spell(part)}" for name, part in parts.items())
+    detail = "; ".join(f"{name} {spell(part)}" for name, part in parts.items())
+    return judged(len(known) == len(parts), all(map(seen, known)), any(map(unseen, known)), detail)
 
 
 def _gsm8k(method: str, model: str = DREAM, **settings: object) -> Point:
@@ -85,13 +74,11 @@ def klass_slow(records: Records) -> Judged:
     klass, jot, full = (lookup(records, _gsm8k(name)) for name in ("klass", "jot", "full"))
     kept = gap(klass, full) if klass and full else None
     fast, slow = (tables.speedup(cell) if cell else None for cell in (jot, klass))
-    both = fast is not None and slow is not None
-    word = status(
-        kept is not None and both,
-        kept is not None and kept.low > -MARGIN and both and slow.high < fast.low,
-        (kept is not None and kept.high < -MARGIN) or (both and slow.low > fast.high),
-    )
-    return word, f"KLASS minus full {spell(kept)}; speedups {spell(slow, '×')} against {spell(fast, '×')} of JoT"
+    detail = f"KLASS minus full {spell(kept)}; speedups {spell(slow, '×')} against {spell(fast, '×')} of JoT"
+    if not (kept and fast and slow):
+        return NOT_SHOWN, detail
+    seen = kept.low > -MARGIN and slow.high < fast.low
+    return judged(True, seen, kept.high < -MARGIN or slow.low > fast.high, detail)
 
 
 def fastdllm_hellaswag(records: Records) -> Judged:
@@ -125,8 +112,9 @@ def two_sided(records: Records) -> Judged:
     result = tables.compare(jot, full)
     low, high = (100 * x for x in stats.wilson(result["b"], result["n"]))
     share = 100 * result["b"] / result["n"]
-    detail = f"{result['b']:,} repairs, {share:.1f} % [{low:.1f}, {high:.1f}]; {result['c']:,} breaks"
-    return status(True, low > 1, high < 1), detail
+    shown = interval(share, low, high, unit=" %", gap=" ")
+    detail = f"{result['b']:,} repairs, {shown}; {result['c']:,} breaks"
+    return judged(True, low > 1, high < 1, detail)
 
 
 PHENOMENA: dict[str, Callable[[Records], Judged]] = {
@@ -141,17 +129,59 @@ PHENOMENA: dict[str, Callable[[Records], Judged]] = {
 # --- all of them --------------------------------------------------------------------------------------------
 
 
-def plan() -> pd.DataFrame:
-    """The table of further phenomena as the plan has it: id, claim, seen, not_seen."""
+def _section(heading: str) -> list[str]:
+    """The lines below a heading of the plan."""
     path = home() / "notebooks" / "ANALYSIS.md"
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); check notebooks/ out") from error
-    _, _, section = text.partition("## Further phenomena")
-    lines = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("|")]
+    return text.partition(f"\n## {heading}\n")[2].split("\n## ")[0].splitlines()
+
+
+def plan() -> pd.DataFrame:
+    """The table of further phenomena as the plan has it: id, claim, seen, not_seen."""
+    lines = [line for line in _section("Further phenomena") if line.startswith("|")]
     rows = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines[2:]]
     return pd.DataFrame(rows, columns=["id", "claim", "seen", "not_seen"])
+
+
+def deviations() -> list[str]:
+    """The plan's list of deviations, one text each."""
+    found: list[str] = []
+    for line in _section("Deviations"):
+        if line.startswith("* "):
+            found.append(line[2:].strip())
+        elif found and line.strip():
+            found[-1] += " " + line.strip()
+    return found
+
+
+def exceptions(ids: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Of these criteria those that the plan's deviations name: written not blind to some runs, or settled later."""
+    texts = deviations()
+    blind = [text for text in texts if "not blind" not in text]
+    sighted = [text for text in texts if "not blind" in text]
+    named = [[name for name in ids if any(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) for text in part)]
+             for part in (sighted, blind)]  # fmt: skip
+    return named[0], [name for name in named[1] if name not in named[0]]
+
+
+def fixed(ids: Iterable[str]) -> str:
+    """When these criteria were fixed, for a caption: before the runs, but for the exceptions that the plan lists."""
+    sighted, settled = exceptions(list(ids))
+    reasons = {
+        "written when part of the JoT threshold grid had been decoded, so not blind to it": sighted,
+        "how it is measured was settled later": settled,
+    }
+    told = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)
+    before = "criteria fixed in notebooks/ANALYSIS.md before these runs"
+    return f"{before}, with exceptions listed there under Deviations ({told})" if told else before
+
+
+def opening(text: str) -> str:
+    """The same with a capital letter, to begin a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def registered(ids: Iterable[str]) -> dict[str, Callable[[Records], Judged]]:
@@ -192,9 +222,10 @@ def _unbroken(detail: str) -> str:
 
 def table(frame: pd.DataFrame) -> Table:
     """The frame of ``judge``: claim, criterion as planned, what came out."""
+    sighted, _ = exceptions(list(frame["id"]))
     shown = pd.DataFrame(
         {
-            "Phenomenon": frame["id"],
+            "Phenomenon": [name + ("\nnot blind" if name in sighted else "") for name in frame["id"]],
             "Claim of the paper": frame["claim"],
             "Seen where": frame["seen"],
             "Not seen where": frame["not_seen"],
@@ -203,9 +234,9 @@ def table(frame: pd.DataFrame) -> Table:
         }
     )
     caption = (
-        "Phenomena of the plan, criteria fixed before these runs; embedded tier, 5 M parameters. Exploratory: "
+        f"Phenomena of the plan, {fixed(frame['id'])}; embedded tier, 5 M parameters. Exploratory: "
         f"differences of scores in points with {render.TANGO}, speedups with 95 % bootstrap intervals, shares "
-        "with Wilson's. Seen or not seen at this scale only; undecided: neither criterion is met; not shown: a cell "
-        "is not recorded."
+        "with Wilson's. Seen or not seen at this scale only; undecided: neither criterion is met, or both; not shown: "
+        "a cell is not recorded."
     )
     return Table(shown, caption)

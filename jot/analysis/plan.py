@@ -9,6 +9,7 @@ import pandas as pd
 
 from jot.analysis import tables
 from jot.analysis.cells import CONFIRMATORY, MODELS, PLANNED, Cell, Records, find
+from jot.analysis.judgment import status
 
 LONG = ("pocket_gsm8k", "pocket_humaneval")
 PASSED = ("non-inferior", "worse within the margin")
@@ -53,9 +54,8 @@ def claims(records: Records, frame: pd.DataFrame, comparisons: pd.DataFrame, see
          "; ".join(f"{m}: {h['difference']:+.1f} points, p = {h['p']:.1g}"
                    for m, h in zip(MODELS, harm, strict=True) if h)),
     ]  # fmt: skip
-    status = ["not shown" if not shown else "seen" if seen else "not seen" if unseen else "undecided"
-              for _, shown, seen, unseen, _ in rows]  # fmt: skip
-    return pd.DataFrame({"claim": [r[0] for r in rows], "status": status, "detail": [r[4] for r in rows]})
+    words = [status(*halves) for _, *halves, _ in rows]
+    return pd.DataFrame({"claim": [r[0] for r in rows], "status": words, "detail": [r[4] for r in rows]})
 
 
 def checks(found: Mapping[tuple[str, str, str], Cell], frame: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import io
 import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib as mpl
 import pandas as pd
@@ -28,8 +29,49 @@ COLORS = {
     "purple": "#CC79A7",
     "gray": "#777777",
 }
-FAMILY_COLOR = {"dream": COLORS["blue"], "llada": COLORS["vermillion"]}
-METHOD_MARKER = {"full": "o", "prophet": "D", "klass": "v", "fastdllm": "X", "jot": "s", "calibrated": "^"}
+FAMILY_COLOR = {"dream": COLORS["blue"], "llada": COLORS["vermillion"]}  # no method has these two
+
+
+class Look(NamedTuple):
+    """How a method is drawn in every figure; where color tells model families apart, marker and fill remain."""
+
+    marker: str
+    color: str
+    hollow: bool = False
+    line: str = "-"
+
+    def points(self, color: str | None = None, edge: str | None = None) -> dict[str, str]:
+        """Marker, color and fill as ``plot``, ``errorbar`` and ``Line2D`` take them.
+
+        Args:
+            color: another one than the method's, such as a family's.
+            edge: color of a filled marker's edge, so that neighbors stay apart.
+        """
+        color = color or self.color
+        edge = color if self.hollow or edge is None else edge
+        face = "white" if self.hollow else color
+        return {"marker": self.marker, "color": color, "markerfacecolor": face, "markeredgecolor": edge}
+
+
+# Full decoding black, JoT green in all its forms; a variant has its method's color.
+LOOKS = {
+    "full": Look("o", COLORS["black"], hollow=True, line="--"),
+    "prophet": Look("D", COLORS["purple"]),
+    "klass": Look("v", COLORS["sky"]),
+    "fastdllm": Look("X", COLORS["orange"]),
+    "jot": Look("s", COLORS["green"]),
+    "calibrated": Look("^", COLORS["green"]),
+    "prophet-answer": Look("D", COLORS["purple"], hollow=True, line=":"),
+    "klass-ported": Look("v", COLORS["sky"], hollow=True, line=":"),
+    "fastdllm-nocache": Look("X", COLORS["orange"], hollow=True, line=":"),
+    "fastdllm-raw": Look("P", COLORS["orange"], hollow=True, line=":"),  # its gate reads untempered probabilities
+    "full-dual": Look("o", COLORS["gray"], hollow=True, line=":"),  # -dual, -prefix: under that cache
+    "jot-blocks": Look("s", COLORS["green"], hollow=True, line=":"),  # greedy in blocks, no cache
+    "jot-dual": Look(">", COLORS["green"]),
+    "jot-block-start": Look("<", COLORS["green"], hollow=True, line=":"),  # in the dual cache, exits as a block opens
+    "jot-prefix": Look("p", COLORS["green"], hollow=True, line=":"),
+}
+MAIN = ("full", "prophet", "klass", "fastdllm", "jot", "calibrated")  # drawn by ``main_results``
 JOINED = ("full", "jot", "calibrated")  # one rule at several thresholds; the other methods stand alone
 DODGE = {"dream": 0.99, "llada": 1.01}  # full decoding of both families sits at exactly 1x
 CAPS = {"mmlu": 3, "hellaswag": 5}  # speedup cannot pass the generated length
@@ -110,19 +152,13 @@ def _speed_axis(axis, low: float, high: float) -> None:
 
 def _published(axis, rows: pd.DataFrame) -> None:
     for _, group in rows.groupby("model", sort=False):
-        group = group[group["method"].isin(METHOD_MARKER)]
+        group = group[group["method"].isin(MAIN)]
         color = FAMILY_COLOR[cells.family({"model": group["model"].iloc[0]})] if len(group) else "none"
         joined = group[group["method"].isin(JOINED)]
         axis.plot(joined["speedup"], joined["score"], ":", color=color, alpha=0.35, zorder=1)
         for _, row in group.iterrows():
             axis.plot(
-                row["speedup"],
-                row["score"],
-                METHOD_MARKER[row["method"]],
-                color=color,
-                alpha=0.35,
-                markerfacecolor="white" if row["method"] == "full" else color,
-                zorder=1,
+                row["speedup"], row["score"], linestyle="", alpha=0.35, zorder=1, **LOOKS[row["method"]].points(color)
             )
 
 
@@ -135,7 +171,7 @@ def main_results(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> 
         frame: from ``tables.main``.
         published: from ``tables.published_rows``: model, method, task, score, speedup.
     """
-    frame = frame[frame["method"].isin(METHOD_MARKER)]
+    frame = frame[frame["method"].isin(MAIN)]
     tasks = list(dict.fromkeys(frame["task"]))
     columns = min(2, len(tasks))
     rows = -(-len(tasks) // columns)
@@ -161,21 +197,19 @@ def main_results(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> 
                     zorder=2,
                 )
             for _, row in group.iterrows():
-                color = FAMILY_COLOR[row["family"]]
-                at = row["speedup"] * (DODGE[row["family"]] if row["method"] == "full" else 1)
+                full = row["method"] == "full"
+                at = row["speedup"] * (DODGE[row["family"]] if full else 1)
                 axis.errorbar(
                     at,
                     row["score"],
                     xerr=_spread(row, "speedup"),
                     yerr=_spread(row, "score"),
-                    fmt=METHOD_MARKER[row["method"]],
-                    color=color,
+                    linestyle="",
                     elinewidth=0.9,
                     zorder=3,
-                    markerfacecolor="white" if row["method"] == "full" else color,
-                    markeredgecolor=color if row["method"] == "full" else "white",  # neighbors stay apart
-                    markeredgewidth=1.0 if row["method"] == "full" else 0.6,
-                    markersize=5 if row["method"] == "full" else 6.5,
+                    markeredgewidth=1.0 if full else 0.6,
+                    markersize=5 if full else 6.5,
+                    **LOOKS[row["method"]].points(FAMILY_COLOR[row["family"]], edge="white"),
                 )
             speeds = [group["speedup_low"], group["speedup_high"]] + ([paper["speedup"]] if paper is not None else [])
             speeds = pd.concat(speeds)
@@ -215,15 +249,7 @@ def _legend(frame: pd.DataFrame, published: bool) -> list[Line2D]:
         for model, family in frame[["model", "family"]].drop_duplicates().itertuples(index=False)
     ]
     handles += [
-        Line2D(
-            [],
-            [],
-            linestyle="",
-            marker=METHOD_MARKER[m],
-            color=COLORS["black"],
-            label=cells.LABELS[m],
-            markerfacecolor="white" if m == "full" else COLORS["black"],
-        )
+        Line2D([], [], linestyle="", label=cells.LABELS[m], **LOOKS[m].points(COLORS["black"]))
         for m in sorted(set(frame["method"]), key=cells.ALL.index)
     ]
     if published:

@@ -18,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from jot.analysis import encoders, mauve, stats, tables
+from jot.analysis import encoders, mauve, mauve_noise, stats, tables
 from jot.analysis.cells import Cell, Records
-from jot.analysis.continuations import PAIRS, PAPER_PAIR, Texts, copied, documents_of, found, generated
+from jot.analysis.continuations import NOISE, PAIRS, PAPER_PAIR, Texts, copied, documents_of, found, generated
+from jot.analysis.judgment import NOT_SHOWN, Judged, judged
 from jot.analysis.parameters import NotebookError
 
 SMALL = 128  # the paper's n
@@ -147,6 +148,22 @@ def mauve_tables(found: Texts, bucketed: Iterable[Buckets]) -> tuple[pd.DataFram
     return pd.DataFrame(scores), pd.DataFrame(tests, columns=[*KEYS, "pair", "low", "high", *mauve.Test._fields])
 
 
+def noise(found: Texts, bucketed: Iterable[Buckets]) -> pd.DataFrame:
+    """How MAUVE's intervals and tests behave where both sides are full decoding, per encoder and n.
+
+    Columns as in ``mauve_noise.row``; no row where full decoding is recorded under one seed alone.
+    """
+    two, one = PAIRS[NOISE]
+    rows = [
+        {"model": found.model, "encoder": x.encoder, "n": n}
+        | mauve_noise.row(x.labels["human"], x.labels[one], x.labels[two], x.count, n)
+        for x in bucketed
+        if one in x.labels and two in x.labels
+        for n in dict.fromkeys((found.n, min(SMALL, found.n)))
+    ]
+    return pd.DataFrame(rows, columns=None if rows else [*KEYS, "trials"])
+
+
 def _parts(whole: Buckets, name: str, n: int) -> dict:
     """Range of MAUVE over the disjoint parts of n prompts."""
     starts = range(0, whole.labels[name].shape[1] - n + 1, n)
@@ -231,12 +248,12 @@ def comparisons(found: Texts) -> pd.DataFrame:
 
 def frames(
     sets: Sequence[Texts], names: Iterable[str], count: int, device: str | None = None
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """``measures``, ``comparisons`` and ``mauve_tables`` of all models, encoders in the order given."""
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """``measures``, ``comparisons``, ``mauve_tables`` and ``noise`` of all models, encoders in the order given."""
     names, parts = list(names), []
     for one in sets:
         bucketed = [buckets(one, name, count, device) for name in names]
-        parts.append((measures(one), comparisons(one), *mauve_tables(one, bucketed)))
+        parts.append((measures(one), comparisons(one), *mauve_tables(one, bucketed), noise(one, bucketed)))
     return tuple(pd.concat(part, ignore_index=True) for part in zip(*parts, strict=True))
 
 
@@ -248,19 +265,15 @@ def _saved(cell: Cell) -> str:
     return f"JoT takes {steps:.1f} of {configured:.0f} steps"
 
 
-def quality_kept(records: Records, model: str = "pocket-dream", task: str = "pocket_prose") -> tuple[str, str]:
+def quality_kept(records: Records, model: str = "pocket-dream", task: str = "pocket_prose") -> Judged:
     """ "quality-kept" of the plan: JoT minus full decoding of the paper's pair, Rep-4 and Dist-2."""
     cells = {k: cell for k, cell in found(records, model, task).items() if k in PAIRS[PAPER_PAIR]}
     if len(cells) < 2:
-        return "not shown", f"the paper's pair of {model} is not recorded"
+        return NOT_SHOWN, f"the paper's pair of {model} is not recorded"
     ids = documents_of(cells)
     method, baseline = (generated(cells[k], ids) for k in ("jot-argmax", "full-sampled"))
     gap = difference(method, baseline)
     rep, dist = gap["rep4"], gap["dist2"]
-    if rep.high < REP_MARGIN and dist.low > DIST_MARGIN:
-        status = "seen"
-    else:
-        status = "not seen" if rep.low > REP_MARGIN or dist.high < DIST_MARGIN else "undecided"
     words = "; ".join(
         f"{k} {x.value:+.4f} [{x.low:+.4f}, {x.high:+.4f}]" for k, x in (("Rep-4", rep), ("Dist-2", dist))
     )
@@ -269,10 +282,11 @@ def quality_kept(records: Records, model: str = "pocket-dream", task: str = "poc
     if greedy := found(records, model, task).get("jot-greedy"):  # the other reading: all of JoT takes the argmax
         other = difference(generated(greedy, ids), baseline)["rep4"]
         detail += f"; were all of JoT greedy, Rep-4 {other.value:+.4f} [{other.low:+.4f}, {other.high:+.4f}]"
-    return status, detail
+    seen = rep.high < REP_MARGIN and dist.low > DIST_MARGIN
+    return judged(True, seen, rep.low > REP_MARGIN or dist.high < DIST_MARGIN, detail)
 
 
-PHENOMENA: dict[str, Callable[[Records], tuple[str, str]]] = {"quality-kept": quality_kept}
+PHENOMENA: dict[str, Callable[[Records], Judged]] = {"quality-kept": quality_kept}
 
 
 def checks(sets: Sequence[Texts], frame: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:

@@ -12,6 +12,9 @@ from jot.analysis import encoders, mauve, plots, quality, render, stats
 from jot.analysis.cells import family
 from jot.analysis.continuations import MATCHED, NEXT, NOISE, PAIRS, PAPER_PAIR, POLICIES, Texts, policy_label
 from jot.analysis.display import Note, Table
+from jot.analysis.judgment import Judged
+from jot.analysis.phenomena import fixed, opening
+from jot.analysis.spelling import number, of
 
 BOOT = f"95 % percentile bootstrap over prompts, {stats.N_BOOT:,} resamples"
 INFLUENCE = "of MAUVE and Dist-2 over the texts' jackknife influences"
@@ -40,16 +43,11 @@ def tiers(sets: Sequence[Texts]) -> str:
     return f"{found[:1].upper()}{found[1:]}; n = {' to '.join(f'{n:,}' for n in sizes)} {sets[0].task}"
 
 
-def _number(value: float, digits: int, sign: str = "") -> str:
-    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # no -0.0000
-
-
-def _interval(row: Mapping, key: str, digits: int, sign: str = "") -> str:
-    value, low, high = (row.get(k) for k in (key, f"{key}_low", f"{key}_high"))
-    if value is None or pd.isna(value):
-        return ""
-    text = _number(value, digits, sign)
-    return text if pd.isna(low) else f"{text}\n[{_number(low, digits, sign)},\u00a0{_number(high, digits, sign)}]"
+def interval(row: Mapping, key: str, digits: int, sign: str = "") -> str:
+    value, low = row.get(key), row.get(f"{key}_low")
+    if value is not None and not pd.isna(value) and (low is None or pd.isna(low)):
+        return number(value, digits, sign)  # without an interval
+    return of(row, key, digits, sign, comma=",\u00a0")
 
 
 def policies(
@@ -68,13 +66,13 @@ def policies(
                 {
                     "Model": found.model,
                     "Texts": label(row["set"], seed, found.about),
-                    "MAUVE": _interval(at, "mauve", 3),
-                    "Rep-4": _interval(row, "rep4", 4),
-                    "Dist-2": _interval(row, "dist2", 4),
-                    "Dist-2 per text": _interval(row, "dist2_text", 3),
+                    "MAUVE": interval(at, "mauve", 3),
+                    "Rep-4": interval(row, "rep4", 4),
+                    "Dist-2": interval(row, "dist2", 4),
+                    "Dist-2 per text": interval(row, "dist2_text", 3),
                     "Tokens": f"{row['tokens']:.1f}",
                     "Steps": "" if pd.isna(row.get("steps")) else f"{row['steps']:.1f}",
-                    "Speedup, ×": _interval(row, "speedup", 3) if row["set"].startswith("jot") else "",
+                    "Speedup, ×": interval(row, "speedup", 3) if row["set"].startswith("jot") else "",
                     "Copied, %": "" if pd.isna(row.get("copied")) else f"{row['copied']:.2f}",
                 }
             )
@@ -116,11 +114,11 @@ def comparisons(sets: Sequence[Texts], frame: pd.DataFrame, tests: pd.DataFrame)
                     SHORT[x.removesuffix(NEXT)] + (", next seed" if x.endswith(NEXT) else "")
                     for x in (method, baseline)
                 ),
-                "MAUVE": _interval(gap, "mauve", 4, "+"),
-                "p (label swap)": _p(test),
-                "Rep-4": _interval(row, "rep4", 4, "+"),
-                "Dist-2": _interval(row, "dist2", 4, "+"),
-                "Dist-2 per text": _interval(row, "dist2_text", 4, "+"),
+                "MAUVE": interval(gap, "mauve", 4, "+"),
+                "p (label swap)": p_value(test),
+                "Rep-4": interval(row, "rep4", 4, "+"),
+                "Dist-2": interval(row, "dist2", 4, "+"),
+                "Dist-2 per text": interval(row, "dist2_text", 4, "+"),
                 "Same texts, %": f"{row['same_texts']:.1f}",
                 "Same tokens, %": f"{row['same_tokens']:.1f}",
             }
@@ -130,12 +128,13 @@ def comparisons(sets: Sequence[Texts], frame: pd.DataFrame, tests: pd.DataFrame)
         "noise row hold the policy fixed. MAUVE with the encoder "
         f"{encoder}; p: the texts of a prompt swapped at random, two-sided, {mauve.PERMUTATIONS:,} swaps, ± its Monte "
         f"Carlo error, not adjusted for the number of rows; {BOOT} ({INFLUENCE}). "
+        "Whether MAUVE differs is read off the label swap; how far its interval can be trusted stands below. "
         "Exploratory."
     )
     return Table(pd.DataFrame(rows), caption)
 
 
-def _p(test: Mapping) -> str:
+def p_value(test: Mapping) -> str:
     return f"{test['p']:.4f}\n± {test['error']:.4f}"
 
 
@@ -151,7 +150,7 @@ def encoders_table(sets: Sequence[Texts], scores: pd.DataFrame, tests: pd.DataFr
             row[words] = "" if name not in at.index else _spread(at.loc[name])
         here = tests[(tests["model"] == model) & (tests["encoder"] == encoder) & (tests["n"] == n)].set_index("pair")
         for pair, words in ((PAPER_PAIR, "p, the paper's pair"), (MATCHED, "p, both sample")):
-            row[words] = _p(here.loc[pair]) if pair in here.index else ""
+            row[words] = p_value(here.loc[pair]) if pair in here.index else ""
         rows.append(row)
     names = dict.fromkeys(scores["encoder"])
     caption = (
@@ -159,7 +158,8 @@ def encoders_table(sets: Sequence[Texts], scores: pd.DataFrame, tests: pd.DataFr
         f"over {mauve.SEEDS} k-means starts, in brackets their range; at n = {quality.SMALL} (the paper's n, the first "
         "prompts of the fixed order) below it the range over disjoint parts of so many prompts. Human ceiling: "
         f"other human text ({'; '.join(dict.fromkeys(x.about for x in sets))}) against the reference at equal n. "
-        f"p: label swap within prompts, {mauve.PERMUTATIONS:,} swaps, ± Monte Carlo error. Encoders: "
+        f"p: label swap within prompts, {mauve.PERMUTATIONS:,} swaps, ± Monte Carlo error. MAUVE is lower at smaller "
+        "n, where few texts leave buckets empty: rows compare at equal n alone. Encoders: "
         f"{'; '.join(f'{name}: {encoders.ENCODERS[name]}' for name in names)}."
     )
     return Table(pd.DataFrame(rows), caption)
@@ -208,31 +208,38 @@ def examples(sets: Sequence[Texts], letters: int = 220) -> Table:
 
 def verdict(
     sets: Sequence[Texts],
-    phenomena: Mapping[str, tuple[str, str]],
+    judged: Mapping[str, Judged],
     pairs: pd.DataFrame,
     scores: pd.DataFrame,
     tests: pd.DataFrame,
+    noise: pd.DataFrame,
     published: pd.DataFrame,
 ) -> Note:
-    """What stands at the top of the notebook."""
-    lines = [f"**Verdict.** {tiers(sets)}. Seen or not seen at this scale only.", ""]
-    lines += [f"- Fluency is preserved (`{name}`): **{status}** ({text})" for name, (status, text) in phenomena.items()]
+    """What stands at the top of the notebook; whether MAUVE differs is said by the label swap, never by an interval."""
+    lines = [f"**Verdict.** {tiers(sets)}. {opening(fixed(judged))}. Seen or not seen at this scale only.", ""]
+    lines += [f"- Fluency is preserved (`{name}`): **{status}** ({text})" for name, (status, text) in judged.items()]
     for row in pairs[pairs["pair"] == MATCHED].to_dict("records"):
-        gaps = ", ".join(f"{NAMES[k]} {_interval(row, k, 4, '+')}" for k in ("rep4", "dist2")).replace("\n", " ")
+        gaps = ", ".join(f"{NAMES[k]} {interval(row, k, 4, '+')}" for k in ("rep4", "dist2")).replace("\n", " ")
         lines.append(f"- With both sides sampling, {row['model']}, JoT minus full decoding: {gaps}")
     encoder = scores["encoder"].iloc[0]
-    small = tests[(tests["n"] == quality.SMALL) & (tests["encoder"] == encoder)]
     gap = published.set_index(["method", "metric"])["value"]
     gap = gap["jot", "mauve"] - gap["full", "mauve"]
-    for model, group in small.groupby("model", sort=False):
+    for (model, n), group in tests[tests["encoder"] == encoder].groupby(["model", "n"], sort=False):
         at = group.set_index("pair")
-        if PAPER_PAIR in at.index and NOISE in at.index:
-            words = [f"[{at.loc[k, 'low']:+.3f}, {at.loc[k, 'high']:+.3f}]" for k in (PAPER_PAIR, NOISE)]
-            lines.append(
-                f"- MAUVE at the paper's n = {quality.SMALL} ({encoder}), {model}: the interval of the pair's "
-                f"difference is {words[0]}, that of full decoding with another seed minus itself {words[1]}; the "
-                f"paper's difference is {gap:+.4f}, without an interval"
-            )
+        if PAPER_PAIR not in at.index:
+            continue
+        test = at.loc[PAPER_PAIR]
+        place = f"MAUVE ({encoder}), {model}, n = {n:,}"
+        place += " (the paper's n)" if n == quality.SMALL else ""
+        text = f"- {place}: the paper's pair "
+        text += f"{test['difference']:+.4f}, label swap p = {test['p']:.3f}"
+        if NOISE in at.index:
+            text += f"; full decoding under the next seed minus itself {at.loc[NOISE, 'difference']:+.4f}, "
+            text += f"p = {at.loc[NOISE, 'p']:.3f}"
+        here = noise[(noise["model"] == model) & (noise["encoder"] == encoder) & (noise["n"] == n)]
+        for row in here.to_dict("records"):
+            text += f"; without any difference of method 95 % of differences are within ±{row['spread']:.4f}"
+        lines.append(text + (f"; the paper's {gap:+.4f} has no interval" if n == quality.SMALL else ""))
     for row in quality.blind(scores).to_dict("records"):
         if row["blind"]:
             lines.append(
@@ -290,10 +297,8 @@ def _panel(axis, key: str, rows: Sequence[tuple[str, bool, pd.Series]], human: f
     """One metric of one model: a point with its interval per policy, from top to bottom."""
     for y, (_, full, row) in enumerate(rows):
         spread = plots._spread(row, key) if f"{key}_low" in row.index else None
-        axis.errorbar(
-            row[key], y, xerr=spread, fmt="o" if full else "s", color=color, markersize=4.5, elinewidth=0.9,
-            markerfacecolor="white" if full else color,
-        )  # fmt: skip
+        look = plots.LOOKS["full" if full else "jot"].points(color)
+        axis.errorbar(row[key], y, xerr=spread, linestyle="", markersize=4.5, elinewidth=0.9, **look)
     if human is not None:
         axis.axvline(human, color=plots.COLORS["black"], linestyle="--", linewidth=0.8, zorder=0)
     axis.set_yticks(range(len(rows)), [name for name, *_ in rows] if key == "mauve" else [""] * len(rows))

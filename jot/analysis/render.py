@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from jot.analysis import cells, plan, stats
+from jot.analysis import cells, plan, spelling, stats
 from jot.analysis.display import Note, Table
 
 WILSON = "Wilson 95 % interval"
@@ -49,11 +49,13 @@ def forwards(row: pd.Series) -> str:
 
 def _points(row: pd.Series, prefix: str = "") -> str:
     value, low, high = (row.get(f"{prefix}{k}") for k in ("difference", "low", "high"))
-    return "" if value is None or pd.isna(value) else f"{value:+.1f}\n[{low:+.1f}, {high:+.1f}]"
+    return "" if value is None or pd.isna(value) else spelling.interval(value, low, high, sign="+")
 
 
 def _marked(text: str, mark: str) -> str:
-    return {"best": f"**{text}**", "second": f"__{text}__"}.get(mark, text)
+    """The first line of a cell in bold or underlined."""
+    value, *limits = text.split("\n")
+    return "\n".join([{"best": f"**{value}**", "second": f"__{value}__"}.get(mark, value), *limits])
 
 
 # --- tables -------------------------------------------------------------------------------------------------
@@ -72,24 +74,14 @@ def main(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Table:
         }
         for task in tasks:
             cell = at.loc[task] if task in at.index else None
-            varies = "" if cell is None or len(taus) < 2 else f"\nτ = {cell['tau']:g}"
-            absent = "" if method in ("calibrated", "prophet-answer") else "not recorded"
-            row[task, "Score, %"] = (
-                absent
-                if cell is None
-                else (
-                    _marked(f"{cell['score']:.1f}", cell["score_mark"])
-                    + f"\n[{cell['score_low']:.1f}, {cell['score_high']:.1f}]{varies}"
-                )
-            )
-            row[task, "Speedup, ×"] = (
-                ""
-                if cell is None
-                else (
-                    _marked(f"{cell['speedup']:.2f}", cell["speedup_mark"])
-                    + (f"\n[{cell['speedup_low']:.2f}, {cell['speedup_high']:.2f}]" if method != "full" else "")
-                )
-            )
+            if cell is None:
+                row[task, "Score, %"] = "" if method in ("calibrated", "prophet-answer") else "not recorded"
+                row[task, "Speedup, ×"] = ""
+                continue
+            varies = f"\nτ = {cell['tau']:g}" if len(taus) > 1 else ""
+            row[task, "Score, %"] = _marked(spelling.of(cell, "score"), cell["score_mark"]) + varies
+            speed = f"{cell['speedup']:.2f}" if method == "full" else spelling.of(cell, "speedup", 2)
+            row[task, "Speedup, ×"] = _marked(speed, cell["speedup_mark"])
         rows.append(row)
     for _, group in published.groupby(["model", "method"], sort=False) if published is not None else ():
         at = group.set_index("task")
@@ -171,7 +163,7 @@ def secondary(frame: pd.DataFrame) -> Table:
             "Exact p": pvalue(r["p"]),
             "Holm p": pvalue(r["holm"]),
             "JoT minus the other, points": _points(r),
-            "Speedup of JoT over the other's": f"{r['ratio']:.2f}\n[{r['ratio_low']:.2f}, {r['ratio_high']:.2f}]",
+            "Speedup of JoT over the other's": spelling.of(r, "ratio", 2),
             "The other minus full decoding, points": _points(r, "full_"),
         }
         for _, r in frame.iterrows()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable
 
 import pandas as pd
 
-from jot.analysis import render, stats, tables
+from jot.analysis import draws, render, sources, spelling, stats, tables
 from jot.analysis.cells import (
     MODELS,
     NOISE_SEEDS,
@@ -22,6 +21,7 @@ from jot.analysis.cells import (
     trained,
 )
 from jot.analysis.display import Table
+from jot.analysis.parameters import home
 from jot.grid import Point
 from jot.records import pair
 
@@ -47,14 +47,30 @@ def agreement(one: Cell, two: Cell) -> dict:
     return row
 
 
-def noise(records: Records, model: str = SAMPLING, tasks: Iterable[str] = TASKS) -> pd.DataFrame:
+def traces() -> Records:
+    """The traced runs beside the packaged records; empty where there are none."""
+    folder = home() / "data" / "records" / "traces"
+    return sources.recorded(folder) if folder.is_dir() else {}
+
+
+def noise(
+    records: Records, model: str = SAMPLING, tasks: Iterable[str] = TASKS, traced: Records | None = None
+) -> pd.DataFrame:
     """Full decoding against itself under other seeds, beside JoT against full decoding under each seed.
 
-    ``b``: repairs, only the second run of a row is right; ``c``: breaks.
+    ``b``: repairs, only the second run of a row is right; ``c``: breaks. ``degenerate``: no draw of full decoding had
+    a choice, by the margins of its traced run; ``gap``, ``smallest`` and ``traced`` are the numbers behind that.
+
+    Args:
+        traced: traced runs, by default those beside the packaged records.
     """
     seeds = (0, *NOISE_SEEDS)
     rows = []
+    traced = traces() if traced is None else traced
     for task in tasks:
+        margins = lookup(traced, Point.of(model, task, "full"))
+        edge = draws.edge(margins)
+        numbers = {} if edge is None else dict(zip(("gap", "smallest", "traced"), edge, strict=True))
         full, jot = (
             {seed: lookup(records, Point.of(model, task, method, seed=seed)) for seed in seeds}
             for method in ("full", "jot")
@@ -63,7 +79,8 @@ def noise(records: Records, model: str = SAMPLING, tasks: Iterable[str] = TASKS)
         runs += [("jot", f"seed {s}", full[s], jot[s]) for s in seeds]
         rows += [
             {"model": model, "task": task, "method": method, "seeds": named, **agreement(two, one),
-             **tables.compare(two, one)}
+             **tables.compare(two, one), **numbers,
+             "degenerate": method == "full" and draws.degenerate([one, two], margins)}
             for method, named, one, two in runs if one and two
         ]  # fmt: skip
     return pd.DataFrame(rows)
@@ -84,14 +101,14 @@ def noise_table(frame: pd.DataFrame) -> Table:
             "Answers agree, %": _share(r, "answers"),
             "Repairs b": r["b"],
             "Breaks c": r["c"],
-            "Difference, points": render._points(r),
+            "Difference, points": draws.DEGENERATE if r["degenerate"] else render._points(r),
         }
         for _, r in frame.iterrows()
     ]
     caption = (
         f"Noise floor of the draws. {render.scope(frame)}. Outcomes: both right or both wrong; answers: equal as "
         "extracted (for code: the program's text). Repairs: only the second run right; under full decoding alone "
-        f"they are noise, and JoT's stand beside them. {nucleus_note()} "
+        f"they are noise, and JoT's stand beside them. {nucleus_note()} {_no_choice(frame)}"
         f"Shares: {render.WILSON}; difference: {render.TANGO}. Exploratory."
     )
     return Table(pd.DataFrame(rows), caption)
@@ -100,16 +117,31 @@ def noise_table(frame: pd.DataFrame) -> Table:
 def nucleus_note(model: str = SAMPLING, task: str = TASKS[0]) -> str:
     """Where draws can differ at all, from the model's own temperature and nucleus."""
     decode = standard_decoding(family({"model": model}), task)
-    temperature, top_p = decode["temperature"], decode["top_p"]
-    gap = temperature * math.log(top_p / (1 - top_p))
+    gap = draws.gap(decode)
     return (
-        f"At temperature {temperature:g} a nucleus of {top_p:g} holds one token wherever the two best logits are more "
-        f"than {gap:.2f} apart; draws can differ only where the schedule reveals a position closer than that."
+        f"At temperature {decode['temperature']:g} a nucleus of {decode['top_p']:g} holds one of two candidates "
+        f"wherever their logits are more than {gap:.2f} apart; draws can differ only where the schedule reveals a "
+        "position closer than that."
+    )
+
+
+def _no_choice(frame: pd.DataFrame) -> str:
+    """What the degenerate rows rest on, for the caption; empty where there are none."""
+    found = frame[frame["degenerate"]].drop_duplicates("task")
+    if found.empty:
+        return ""
+    told = "; ".join(
+        f"{r['task']}: smallest margin {r['smallest']:.4f} against {r['gap']:.4f} in {r['traced']:.0f} traced documents"
+        for _, r in found.iterrows()
+    )
+    return (
+        f"Degenerate: every token is the same under each seed, and every traced commit is further apart ({told}), so "
+        "that the agreement is no evidence of stability. "
     )
 
 
 def _share(row: pd.Series, name: str) -> str:
-    return f"{row[name]:.1f}\n[{row[f'{name}_low']:.1f}, {row[f'{name}_high']:.1f}]"
+    return f"{row[name]:g}\n{draws.DEGENERATE}" if row["degenerate"] else spelling.of(row, name)
 
 
 def training(records: Records, models: Iterable[str] = MODELS, tasks: Iterable[str] = TASKS) -> pd.DataFrame:
@@ -136,21 +168,14 @@ def training(records: Records, models: Iterable[str] = MODELS, tasks: Iterable[s
 
 def training_table(frame: pd.DataFrame) -> Table:
     """The frame of ``training`` as a table, the shipped seed first."""
-
-    def shown(row: pd.Series, name: str, digits: int) -> str:
-        value = row.get(name)
-        if value is None or pd.isna(value):
-            return "not recorded"
-        return f"{value:.{digits}f}\n[{row[f'{name}_low']:.{digits}f}, {row[f'{name}_high']:.{digits}f}]"
-
     rows = [
         {
             "Model": r["model"],
             "Task": r["task"],
             "Training seed": f"{r['seed']}" + (" (shipped)" if r["seed"] == 0 else ""),
-            "Full decoding, %": shown(r, "full", 1),
-            "JoT (default), %": shown(r, "jot", 1),
-            "JoT's speedup, ×": shown(r, "speedup", 2),
+            "Full decoding, %": spelling.of(r, "full", empty="not recorded"),
+            "JoT (default), %": spelling.of(r, "jot", empty="not recorded"),
+            "JoT's speedup, ×": spelling.of(r, "speedup", 2, empty="not recorded"),
             "Repairs b": "" if pd.isna(r.get("b")) else f"{r['b']:.0f}",
             "Breaks c": "" if pd.isna(r.get("c")) else f"{r['c']:.0f}",
             "Difference, points": render._points(r) or "not recorded",

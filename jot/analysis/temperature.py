@@ -9,7 +9,8 @@ import pandas as pd
 
 from jot.analysis import published, stats, tables
 from jot.analysis.cells import Cell, Records, family, lookup
-from jot.analysis.phenomena import DREAM, LLADA, MARGIN, Judged, difference, every
+from jot.analysis.judgment import Judged
+from jot.analysis.phenomena import DREAM, LLADA, MARGIN, difference, every
 from jot.errors import UserError
 from jot.grid import Point
 

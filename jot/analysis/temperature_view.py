@@ -8,6 +8,7 @@ from matplotlib.lines import Line2D
 
 from jot.analysis import plots, render, temperature
 from jot.analysis.display import Table
+from jot.analysis.spelling import of
 
 GATES = (
     "Dream draws from a nucleus of 0.9 at every temperature, and Fast-dLLM's published gate reads the probability "
@@ -26,10 +27,7 @@ def table(frame: pd.DataFrame) -> Table:
         for t in temperature.TEMPERATURES:
             cell = at.loc[t] if t in at.index else None
             row[f"T = {t:g}"] = (
-                "not recorded"
-                if cell is None
-                else f"{cell['score']:.1f}\n[{cell['score_low']:.1f}, {cell['score_high']:.1f}]\n"
-                + f"{cell['speedup']:.2f}× [{cell['speedup_low']:.2f}, {cell['speedup_high']:.2f}]"
+                "not recorded" if cell is None else f"{of(cell, 'score')}\n{of(cell, 'speedup', 2, unit='×', gap=' ')}"
             )
         rows.append(row)
     caption = (
@@ -79,9 +77,8 @@ def beside_paper(frame: pd.DataFrame, prose: pd.DataFrame) -> Table:
         for t in temperature.TEMPERATURES[:2]:
             for _, r in ours[(ours["method"] == method) & (ours["temperature"] == t)].iterrows():
                 what = f"{temperature.LABELS[method]}, {r['task']}, T = {t:g}"
-                speed = f"{r['speedup']:.2f}\n[{r['speedup_low']:.2f}, {r['speedup_high']:.2f}]"
-                score = f"{r['score']:.1f}\n[{r['score_low']:.1f}, {r['score_high']:.1f}]"
-                rows.append({"Source": r["model"], "What": what, "Score, %": score, "Speedup, ×": speed})
+                rows.append({"Source": r["model"], "What": what, "Score, %": of(r, "score"),
+                             "Speedup, ×": of(r, "speedup", 2)})  # fmt: skip
     scope = render.scope(ours) if len(ours) else "Not recorded here"
     caption = (
         f"The collapse of a probability threshold. {scope}. Score: {render.WILSON}; speedup: {render.BOOT}. The paper "
@@ -92,12 +89,7 @@ def beside_paper(frame: pd.DataFrame, prose: pd.DataFrame) -> Table:
 
 # --- figure -------------------------------------------------------------------------------------------------
 
-STYLE = {  # method -> marker, color, dodge in steps of the axis
-    "full": ("o", "black", -0.18),
-    "jot": ("s", "blue", -0.06),
-    "fastdllm": ("X", "vermillion", 0.06),
-    "fastdllm-raw": ("P", "green", 0.18),
-}
+DODGE = {"full": -0.18, "jot": -0.06, "fastdllm": 0.06, "fastdllm-raw": 0.18}  # in steps of the axis
 
 
 def figure(frame: pd.DataFrame) -> Figure:
@@ -118,9 +110,9 @@ def figure(frame: pd.DataFrame) -> Figure:
         axes[0, 0].set_ylabel("Score (%)")
         axes[1, 0].set_ylabel("Step speedup (×)")
         handles = [
-            Line2D([], [], linestyle="-", marker=marker, color=plots.COLORS[color], label=temperature.LABELS[method],
-                   markerfacecolor="white" if method == "full" else plots.COLORS[color])
-            for method, (marker, color, _) in STYLE.items() if (frame["method"] == method).any()
+            Line2D([], [], linestyle=plots.LOOKS[method].line, label=temperature.LABELS[method],
+                   **plots.LOOKS[method].points())
+            for method in DODGE if (frame["method"] == method).any()
         ]  # fmt: skip
         drawn.legend(handles=handles, loc="outside lower center", ncols=4)
         tiers = " and ".join(dict.fromkeys(render.tier(m) for m in frame["model"]))
@@ -130,23 +122,22 @@ def figure(frame: pd.DataFrame) -> Figure:
 
 
 def _lines(axis, group: pd.DataFrame, name: str) -> None:
-    for method, (marker, color, dodge) in STYLE.items():
+    for method, dodge in DODGE.items():
+        look = plots.LOOKS[method]
         line = group[group["method"] == method].sort_values("temperature")
         at = [temperature.TEMPERATURES.index(t) + dodge for t in line["temperature"]]
         if name == "speedup" and method == "full":
             continue  # 1 by definition
-        axis.plot(at, line[name], "-", color=plots.COLORS[color], alpha=0.5, zorder=2)
+        axis.plot(at, line[name], look.line, color=look.color, alpha=0.5, zorder=2)
         for x, (_, row) in zip(at, line.iterrows(), strict=True):
             axis.errorbar(
                 x,
                 row[name],
                 yerr=plots._spread(row, name),
-                fmt=marker,
-                color=plots.COLORS[color],
+                linestyle="",
                 elinewidth=0.8,
                 zorder=3,
-                markerfacecolor="white" if method == "full" else plots.COLORS[color],
-                markeredgecolor=plots.COLORS[color] if method == "full" else "white",
-                markeredgewidth=1.0 if method == "full" else 0.5,
-                markersize=5 if method == "full" else 6,
+                markeredgewidth=1.0 if look.hollow else 0.5,
+                markersize=5 if look.hollow else 6,
+                **look.points(edge="white"),
             )
