@@ -137,6 +137,11 @@ class DecodeConfig:
                 raise UserError(f"steps={self.steps} does not divide over {blocks} blocks; use a multiple of {blocks}")
 
     @property
+    def nucleus(self) -> bool:
+        """Whether the proposal cuts each row's distribution off at ``top_p``."""
+        return self.proposal == "dream" and self.top_p is not None and self.top_p < 1
+
+    @property
     def blocks(self) -> list[tuple[int, int]]:
         """Start and end of each block, in generated tokens."""
         size = self.block_length or self.length

@@ -98,6 +98,24 @@ class _Slot:
         return sum(self.forwards.values())
 
 
+def predict(model, config: DecodeConfig, banned, canvas, given, key_mask, row, position, view, hidden=None) -> Tensor:
+    """Logits of the asked rows, at least float32, guided if asked for, with the ``banned`` tokens at minus infinity.
+
+    ``given``: what guidance hides, bool like ``canvas``; None without it. The rest is as in ``DiffusionModel.predict``.
+    """
+    scale, dtype = config.guidance, getattr(torch, config.head_dtype)
+    if scale > 0:
+        both = torch.cat((canvas, canvas.masked_fill(given, model.mask_id)))
+        mask = None if key_mask is None else key_mask.repeat(2, 1)
+        rows, positions = torch.cat((row, row + len(canvas))), position.repeat(2)
+        with_prompt, bare = model.predict(both, mask, rows, positions, dtype, hidden=hidden).chunk(2)
+        logits = bare + (scale + 1) * (with_prompt - bare)
+    else:
+        logits = model.predict(canvas, key_mask, row, position, dtype, view, hidden)
+    logits = logits.float() if logits.dtype != torch.float64 else logits
+    return logits.index_fill_(1, banned, -torch.inf)
+
+
 class _Loop:
     """Slots of one batch; ``run`` decodes until every sample is done, refilling slots as they free up."""
 
@@ -108,8 +126,7 @@ class _Loop:
         self.given = torch.zeros_like(self.canvas, dtype=torch.bool)
         self.keys = torch.zeros(slots, dtype=torch.long, device=model.device)
         self.slots: list[_Slot | None] = [None] * slots
-        self.banned = sorted({model.mask_id, *config.suppress_tokens})
-        self.head_dtype = getattr(torch, config.head_dtype)
+        self.banned = torch.tensor(sorted({model.mask_id, *config.suppress_tokens}), device=model.device)
         self.cache = KVCache(slots, width) if config.cache else None
         self.memory: dict = {"shape": (slots, width)}
 
@@ -224,7 +241,9 @@ class _Loop:
                 within = torch.where(within < stop[:, None], within, width)
             view = View(self.cache, pick, width, within, straight=group == list(range(len(group))))
         equal = len({slot.prompt for slot in slots}) == 1
-        logits = self.predict(canvas, None if equal else inside, pick, row, position, view)
+        key_mask = None if equal else inside
+        given = self.given[pick, :width] if config.guidance > 0 else None
+        logits = predict(self.model, config, self.banned, canvas, given, key_mask, row, position, view)
         plans = [slot.plan[min(slot.index, len(slot.plan) - 1)] for slot in slots]
         step = Step(
             logits, row, position, in_block[row, position], masks, ~masks & inside,
@@ -234,22 +253,6 @@ class _Loop:
             end=end, homes=pick, whole=whole, steps=config.steps, memory=self.memory,
         )  # fmt: skip
         return step, edges
-
-    def predict(self, canvas, key_mask, pick, row, position, view) -> Tensor:
-        """float32 logits of the asked rows, guided if asked for, with the banned tokens removed."""
-        scale = self.config.guidance
-        if scale > 0:
-            without = canvas.masked_fill(self.given[pick, : canvas.shape[1]], self.model.mask_id)
-            both = torch.cat((canvas, without))
-            mask = None if key_mask is None else key_mask.repeat(2, 1)
-            rows, positions = torch.cat((row, row + len(canvas))), position.repeat(2)
-            with_prompt, bare = self.model.predict(both, mask, rows, positions, self.head_dtype).chunk(2)
-            logits = bare + (scale + 1) * (with_prompt - bare)
-        else:
-            logits = self.model.predict(canvas, key_mask, row, position, self.head_dtype, view)
-        logits = logits.float() if logits.dtype != torch.float64 else logits
-        logits[:, self.banned] = -torch.inf
-        return logits
 
     def record(self, slots: list[_Slot], step: Step, exits: Tensor, chosen: Tensor, threshold: Tensor | None) -> None:
         row, position = step.slot.cpu().numpy(), step.position.cpu().numpy()

@@ -44,12 +44,11 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
         return "no Triton"
     if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < AMPERE:
         return "a card before Ampere"
-    nucleus = config.proposal == "dream" and config.top_p is not None and config.top_p < 1
     for reason, holds in (
         ("ranks demoted at the start", config.begin_suppress_tokens), ("a weighted choice", config.alg_temp),
         ("draws of another kind", draws is not None and not isinstance(draws, KeyedDraws)),
         ("draws that join by share", config.ranking == "origin"),
-        ("top-k or a greedy nucleus", nucleus and (config.top_k or not config.temperature)),
+        ("top-k or a greedy nucleus", config.nucleus and (config.top_k or not config.temperature)),
         ("KLASS in a batch under a cache", config.cache and isinstance(method, KLASS) and slots > 1),
         ("blocks of unequal length under a cache", config.cache and len({b - a for a, b in config.blocks}) > 1),
         ("steps beyond a block that Prophet filled", isinstance(method, Prophet) and not config.stop_early),
@@ -146,7 +145,7 @@ class FastLoop:
     @property
     def size_in_bytes(self) -> int:
         """Of the state; the graphs share their memory with those of other loops."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.fixed.state)
+        return sum(tensor.nbytes for tensor in self.fixed.state)
 
     @torch.inference_mode()
     def launch(self, shape: Shape) -> None:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from jot.cache import KVCache, View
 from jot.config import DecodeConfig
-from jot.decode import EXITED, SCHEDULED, Trace
+from jot.decode import EXITED, SCHEDULED, Trace, predict
 from jot.exits import KLASS
 from jot.kernels import triton
-from jot.models.base import DiffusionModel, linear_to
+from jot.models.base import DiffusionModel
 from jot.previous import Previous
 from jot.proposals import PROPOSALS, KeyedDraws, committed, scheduled
 from jot.rowwise import fused_compact, fused_turn
@@ -154,11 +154,10 @@ class FixedStep:
         # A rule, or the forward that opens a block of a shifted model, may take a block beyond its plan.
         self.unplanned = method.endless or (self.cache is not None and model.shift > 0)
         self.banned = torch.tensor(sorted({model.mask_id, *config.suppress_tokens}), device=device)
-        self.head_dtype = getattr(torch, config.head_dtype)
         self.memory: dict = {"shape": (every, width)}
         if isinstance(method, KLASS):
             room = capacity(slots * config.length), model.head.shape[0]
-            dtype = torch.float64 if self.head_dtype == torch.float64 else torch.float32
+            dtype = torch.float64 if config.head_dtype == "float64" else torch.float32
             self.memory["previous"] = Previous(every, width, method.history, device, room, dtype)
         most = max(config.steps, config.length) + 2 * len(self.masks)
         self.trace = DeviceTrace(every, width, most, device) if trace else None
@@ -202,7 +201,9 @@ class FixedStep:
                 within = start + column[: shape.queries]
                 within = torch.where(within < end[:, None], within, shape.columns)
             view = View(self.cache, pick, shape.columns, within, shape.straight)
-        logits = self.predict(canvas, inside if shape.padded else None, pick, row, position, view)
+        key_mask = inside if shape.padded else None
+        given = self.given[pick, : shape.columns] if config.guidance > 0 else None
+        logits = predict(model, config, self.banned, canvas, given, key_mask, row, position, view, self.forward)
         step = Step(
             logits, row, position, in_block[row, position] & live, masks, ~masks & inside, index=steps,
             block_index=index, share=self.plans[here, index.clamp(max=self.plans.shape[1] - 1)],
@@ -233,29 +234,10 @@ class FixedStep:
             self.turn(pick, inside, edges, block, index, steps, active, whole)
         self.host.copy_(self.counters, non_blocking=True)
 
-    def predict(self, canvas, key_mask, pick, row, position, view) -> Tensor:
-        """Logits of the asked rows, guided if asked for, with the banned tokens removed."""
-        model, scale, source = self.model, self.config.guidance, self.model.source_row(position)
-        if view is not None and view.positions is not None:
-            canvas = canvas.gather(1, view.positions)
-            source = (source - view.positions[row, 0]).clamp(0, canvas.shape[1] - 1)
-        if scale > 0:
-            hidden_prompt = canvas.masked_fill(self.given[pick, : canvas.shape[1]], model.mask_id)
-            key_mask = None if key_mask is None else key_mask.repeat(2, 1)
-            hidden = self.forward(torch.cat((canvas, hidden_prompt)), key_mask, None)
-            with_prompt, bare = (linear_to(h[row, source], model.head, self.head_dtype) for h in hidden.chunk(2))
-            logits = bare + (scale + 1) * (with_prompt - bare)
-        else:
-            hidden = self.forward(canvas, key_mask, view)
-            logits = linear_to(hidden[row, source], model.head, self.head_dtype)
-        logits = logits.float() if logits.dtype != torch.float64 else logits
-        return logits.index_fill_(1, self.banned, -torch.inf)
-
     def propose(self, step: Step, exact: bool) -> Tensor | None:
         """Set the step's proposal; returns the rows for which it is not exact, or None."""
         config = self.config
-        nucleus = config.proposal == "dream" and config.top_p is not None and config.top_p < 1
-        if nucleus and not exact:
+        if config.nucleus and not exact:
             step.proposal, short = dream_small(step, config, self.draws)
             return short
         step.proposal = PROPOSALS[config.proposal](step, config, self.draws)

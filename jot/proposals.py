@@ -162,7 +162,7 @@ def dream(step: Step, config: DecodeConfig, draws) -> Proposal:
         logits, token = step.logits[rows], step.top.index[rows]
         if config.temperature > 0:
             logits = logits / config.temperature
-        if config.top_p is not None and config.top_p < 1:
+        if config.nucleus:
             logits = nucleus(logits, config.top_p)
         if config.top_k:
             floor = logits.topk(min(config.top_k, logits.shape[-1]), dim=-1).values[:, -1:]

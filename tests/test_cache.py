@@ -98,14 +98,14 @@ def test_june_2025_runs_one_forward_within_every_block():
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_dream_never_reads_the_row_left_of_its_block(cache, monkeypatch):
     """The first row of a shifted slice predicts nothing: no asked row may stand at or before the slice's first."""
-    monkeypatch.setenv("JOT_FAST", "0")  # the loop of graphs calls no ``predict`` to look into
+    monkeypatch.setenv("JOT_FAST", "0")  # in the loop of graphs idle rows stand at 0
     net, seen = MODELS["dream"], []
     plain = type(net).predict
 
-    def predict(self, canvas, key_mask, slot, position, head_dtype, view):
+    def predict(self, canvas, key_mask, slot, position, head_dtype, view, hidden):
         if view.positions is not None:
             seen.append(int((position - view.positions[slot, 0]).min()))
-        return plain(self, canvas, key_mask, slot, position, head_dtype, view)
+        return plain(self, canvas, key_mask, slot, position, head_dtype, view, hidden)
 
     monkeypatch.setattr(type(net), "predict", predict)
     jot.decode(net, [[1, 2, 3], [4] * 7], jot.JoT(tau_max=5.0), length=16, block_length=4, cache=cache, temperature=0.0)

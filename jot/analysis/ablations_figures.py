@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from jot.analysis import plots, stats
 from jot.analysis.ablations import ABLATIONS, FULL, Ablation, short_task
 from jot.analysis.ablations_view import MISSING, REFERENCE, tick
-from jot.analysis.render import counts, tier
+from jot.analysis.render import counts, tiers
 
 FLOOR = -22  # points; the paper's deepest losses are marked at the edge
 
@@ -50,10 +50,10 @@ def figure(ablation: Ablation, frame: pd.DataFrame, paper: pd.DataFrame) -> Figu
         for axis in axes[1]:
             axis.set_xlabel(names)
         figure.legend(handles=_legend(frame, paper), loc="outside lower center", ncols=2 if len(tasks) < 3 else 4)
-        tiers = " and ".join(dict.fromkeys(tier(m) for m in frame["model"])) if len(frame) else ""
+        shown = tiers(frame["model"]) if len(frame) else ""
         below = "speedup" if measure == "speedup" else f"speedup over that of {beside}"
         figure.suptitle(
-            f"{ablation.title}: {tiers}. Exploratory.\nAbove: score against {reference}\n"
+            f"{ablation.title}: {shown}. Exploratory.\nAbove: score against {reference}\n"
             f"(Tango 95 %; dotted: {stats.MARGIN:g} points); below: {below} (bootstrap 95 %)", fontsize=8.5,
         )  # fmt: skip
     return figure
@@ -144,9 +144,9 @@ def exits_and_precision(exits: pd.DataFrame, heads: pd.DataFrame) -> Figure:
             look = plots.LOOKS[method].points(plots.COLORS["black"])
             handles.append(Line2D([], [], linestyle="", label=name, **look))
         figure.legend(handles=handles, loc="outside lower center", ncols=4)
-        tiers = " and ".join(dict.fromkeys(map(tier, models)))
+        shown = tiers(models)
         figure.suptitle(
-            f"Order of exits and precision of the ranking: {tiers}. Exploratory.\n"
+            f"Order of exits and precision of the ranking: {shown}. Exploratory.\n"
             f"{counts(exits) if len(exits) else ''}.\nBars: 95 % intervals (Tango; bootstrap over documents for steps)",
             fontsize=8.5,
         )  # fmt: skip

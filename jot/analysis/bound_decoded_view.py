@@ -15,7 +15,7 @@ def _count(row: pd.Series, name: str) -> str:
 
 
 def _decoded_scope(frame: pd.DataFrame) -> str:
-    tiers = " and ".join(dict.fromkeys(render.tier(m) for m in frame["model"]))
+    tiers = render.tiers(frame["model"])
     return f"{tiers[:1].upper()}{tiers[1:]}; JoT (γ, D and τ_min at their defaults) with traces, n test documents a row"
 
 

@@ -91,7 +91,7 @@ def flips(exact: Mapping[str, pd.DataFrame], text: pd.DataFrame) -> Figure:
             look = {"marker": MODEL_MARKER[family({"model": model})], "color": _color(model), "linestyle": ""}
             handles.append(Line2D([], [], **look, label=model))
         figure.legend(handles=handles, loc="outside lower center", ncols=3)
-        tiers = " and ".join(dict.fromkeys(render.tier(m) for m in text["model"])) if len(text) else "no model"
+        tiers = render.tiers(text["model"]) if len(text) else "no model"
         figure.suptitle(
             f"Flips against the threshold ({tiers}). Bars: 95 % intervals (a: Wilson; b: bootstrap over documents);\n"
             "arrows: upper limit where none was seen (a: Wilson; b: exact one-sided)", fontsize=8.5,

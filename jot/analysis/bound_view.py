@@ -150,7 +150,7 @@ def reading(row: pd.Series) -> str:
 
 
 def scope(frame: pd.DataFrame) -> str:
-    tiers = " and ".join(dict.fromkeys(render.tier(m) for m in frame["model"]))
+    tiers = render.tiers(frame["model"])
     per = frame.drop_duplicates(["model", "task"])
     parts = [
         f"{g['documents'].max()} documents and {g['positions'].max():,} held positions of {task}"

@@ -172,7 +172,7 @@ def figure(frame: pd.DataFrame) -> Figure:
             for kind, (method, label) in SHOWN.items() if kind in used
         ]  # fmt: skip
         drawn.legend(handles=handles, loc="outside lower center", ncols=3)
-        tiers = " and ".join(dict.fromkeys(render.tier(m) for m in models))
+        tiers = render.tiers(models)
         drawn.suptitle(f"JoT inside the dual cache: {tiers}. Bars and bands: 95 % intervals\n(Wilson; bootstrap "
                        "over documents). Small numbers: τ. Full decoding: 1×, levels alone", fontsize=8.5)  # fmt: skip
     return drawn

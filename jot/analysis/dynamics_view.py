@@ -227,7 +227,7 @@ def margins(traces: Traces, frame: pd.DataFrame, count: int) -> Figure:
             axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         handles = [Line2D([], [], label=_label(tau), **_line(tau, taus), markersize=2.5) for tau in (None, *taus)]
         made.legend(handles=handles, loc="outside lower center", ncols=len(handles))
-        tiers = " and ".join(dict.fromkeys(render.tier(m) for m in models))
+        tiers = render.tiers(models)
         made.suptitle(
             f"Mean margin of the masks that a step reads: {tiers}. Bands: {BAND},\nover documents still running "
             f"(drawn while at least {dynamics.SHOWN:.0%} are). Full decoding as in the paper: dashed",
@@ -286,7 +286,7 @@ def strips(traces: Traces, taus: Mapping[str, float], texts: Mapping[str, Mappin
             for label, style in edges
         ]
         made.legend(handles=handles, loc="outside lower center", ncols=3)
-        tiers = " and ".join(dict.fromkeys(render.tier(model) for model, *_ in panels))
+        tiers = render.tiers(model for model, *_ in panels)
         n = max((cell.n for cell in traces.values()), default=0)
         made.suptitle(
             f"The step that committed each position: {tiers}. One canvas a model, of {n:,} traced documents",

@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullForm
 from jot.analysis import plots, stats
 from jot.analysis.display import Note, Table
 from jot.analysis.pareto import METHODS, VARIANTS, Cloud, Missing, label
-from jot.analysis.render import counts, tier
+from jot.analysis.render import counts, tiers
 from jot.analysis.spelling import of
 
 BOOT = (
@@ -41,8 +41,8 @@ def left_out(missing: Missing) -> str:
 
 
 def _scope(sizes: pd.DataFrame, missing: Missing) -> str:
-    tiers = " and ".join(dict.fromkeys(tier(m) for m in sizes["model"])) if len(sizes) else "nothing recorded"
-    text = f"{tiers[:1].upper()}{tiers[1:]}" + (f"; {counts(sizes)}" if len(sizes) else "")
+    shown = tiers(sizes["model"]) if len(sizes) else "nothing recorded"
+    text = f"{shown[:1].upper()}{shown[1:]}" + (f"; {counts(sizes)}" if len(sizes) else "")
     return text + (f". Left out, not recorded: {left_out(missing)}." if missing else ".")
 
 
@@ -188,9 +188,9 @@ def figure(clouds: Mapping[str, Cloud], frame: pd.DataFrame, paper: pd.DataFrame
                 _axes(axis)
             axes[0].set_ylabel("Quality retention (%)")
         figure.legend(handles=_legend(frame["entry"]), loc="outside lower center", ncols=5)
-        tiers = " and ".join(dict.fromkeys(map(tier, models)))
+        shown = tiers(models)
         figure.suptitle(
-            f"Aggregate speed against quality: {tiers}, beside the published tier. Exploratory.\n"
+            f"Aggregate speed against quality: {shown}, beside the published tier. Exploratory.\n"
             f"{counts(n)}. Bars: 95 % intervals; dots: joint bootstrap draws (documents within tasks)",
             fontsize=8.5,
         )  # fmt: skip

@@ -231,7 +231,7 @@ def main_results(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> 
             axis.set_xlabel("Step speedup (configured / actual steps, log scale)")
             axis.set_ylabel("Score (%)")
         figure.legend(handles=_legend(frame, published is not None), loc="outside lower center", ncols=4)
-        tiers = " and ".join(dict.fromkeys(render.tier(m) for m in frame["model"]))
+        tiers = render.tiers(frame["model"])
         figure.suptitle(
             f"Score against speedup: {tiers}. Bars: 95 % intervals (Wilson; bootstrap over documents)",
             fontsize=8.5,

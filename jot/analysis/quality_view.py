@@ -38,7 +38,7 @@ def label(name: str, seed: int = 0, about: str = "") -> str:
 
 
 def tiers(sets: Sequence[Texts]) -> str:
-    found = " and ".join(dict.fromkeys(render.tier(x.model) for x in sets))
+    found = render.tiers(x.model for x in sets)
     sizes = sorted({x.n for x in sets})
     return f"{found[:1].upper()}{found[1:]}; n = {' to '.join(f'{n:,}' for n in sizes)} {sets[0].task}"
 
@@ -287,7 +287,7 @@ def figure(sets: Sequence[Texts], frame: pd.DataFrame, scores: pd.DataFrame, pub
             bounds = [axis.get_xlim() for axis in column]
             for axis in column:
                 axis.set_xlim(min(b[0] for b in bounds), max(b[1] for b in bounds))
-        tier = " and ".join(dict.fromkeys(render.tier(x.model) for x in sets))
+        tier = render.tiers(x.model for x in sets)
         words = f"Continuations: {tier}. Bars: 95 % bootstrap over prompts, where wider than the mark.\n"
         fig.suptitle(words + "Dashed: human text (for MAUVE other human text at equal n, the ceiling)", fontsize=8)
     return fig

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from jot.analysis import cells, plan, spelling, stats
@@ -17,6 +19,11 @@ def tier(model: str) -> str:
     return "embedded tier, 5 M parameters" if model.startswith("pocket-") else "full-size tier"
 
 
+def tiers(models: Iterable[str]) -> str:
+    """The tiers of several models, each once, in their order."""
+    return " and ".join(dict.fromkeys(map(tier, models)))
+
+
 def counts(frame: pd.DataFrame) -> str:
     """``n = 2,000 pocket_gsm8k, 1,000 pocket_humaneval``; a range where models differ."""
     parts = []
@@ -28,8 +35,8 @@ def counts(frame: pd.DataFrame) -> str:
 
 def scope(frame: pd.DataFrame) -> str:
     """Tier and n of a frame, for its caption."""
-    tiers = " and ".join(dict.fromkeys(tier(m) for m in frame["model"]))
-    return f"{tiers[:1].upper()}{tiers[1:]}; {counts(frame)}"
+    shown = tiers(frame["model"])
+    return f"{shown[:1].upper()}{shown[1:]}; {counts(frame)}"
 
 
 def method_label(method: str, tau: float | None) -> str:

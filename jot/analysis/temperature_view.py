@@ -115,7 +115,7 @@ def figure(frame: pd.DataFrame) -> Figure:
             for method in DODGE if (frame["method"] == method).any()
         ]  # fmt: skip
         drawn.legend(handles=handles, loc="outside lower center", ncols=4)
-        tiers = " and ".join(dict.fromkeys(render.tier(m) for m in frame["model"]))
+        tiers = render.tiers(frame["model"])
         drawn.suptitle(f"One threshold at four temperatures: {tiers}. Bars: 95 % intervals (Wilson; bootstrap)",
                        fontsize=8.5)  # fmt: skip
     return drawn

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from jot.analysis import published, stats
+from jot.analysis import judgment, published, stats
 from jot.analysis.cells import MODELS, Records, family, short
 from jot.analysis.parameters import NotebookError, home
 from jot.errors import UserError
@@ -304,7 +304,7 @@ def criterion(found: pd.DataFrame) -> tuple[str, str]:
     word, detail = judged(parts)
     n = found[found["machine"] == "CPU"].groupby(["model", "task"])["doc_id"].nunique().min()
     if (ratio := busy(found)) > BUSY:  # then the clock says more about what else ran
-        word, detail = "not shown", f"the machine was busy, clock over processor time {ratio:.1f}; {detail}"
+        word, detail = judgment.NOT_SHOWN, f"the machine was busy, clock over processor time {ratio:.1f}; {detail}"
     return word, f"{detail}; n = {n} a task"
 
 
@@ -313,21 +313,21 @@ def below(records: Records | None = None, folder: str | Path | None = None) -> t
     try:
         return criterion(timings(folder))
     except NotebookError:
-        return "not shown", "not recorded"
+        return judgment.NOT_SHOWN, "not recorded"
 
 
 def judged(parts: Mapping[str, stats.Estimate | None]) -> tuple[str, str]:
     """Seen where every kept share is below 1, not seen where all are above; the intervals stand in the detail."""
     known = [part.value for part in parts.values() if part is not None]
-    word = "seen" if all(v < 1 for v in known) else "not seen" if all(v > 1 for v in known) else "undecided"
-    if len(known) < len(parts):
-        word = "not shown"
     detail = "; ".join(
         f"{name} " + ("not recorded" if part is None else f"{part.value:.2f} [{part.low:.2f}, {part.high:.2f}]")
         for name, part in parts.items()
     )
     apart = sum(part is not None and part.high < 1 for part in parts.values())
-    return word, f"{detail}; {apart} of {len(parts)} intervals wholly below 1"
+    seen, unseen = all(v < 1 for v in known), all(v > 1 for v in known)
+    return judgment.judged(
+        len(known) == len(parts), seen, unseen, f"{detail}; {apart} of {len(parts)} intervals wholly below 1"
+    )
 
 
 PHENOMENA = {"wallclock-below": below}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -142,20 +143,23 @@ class DiffusionModel(PreTrainedModel):
         position: Tensor,
         head_dtype: torch.dtype = torch.float32,
         view: View | None = None,
+        hidden: Callable[..., Tensor] | None = None,
     ) -> Tensor:
         """Logits ``[rows, vocabulary]`` that predict canvas ``position[i]`` of batch row ``slot[i]``.
 
         Args:
             canvas: token ids ``[batch, length]``.
             key_mask: ``[batch, length]``, False at padding, or None where nothing is padded.
-            slot, position: the asked rows, each ``[rows]``.
+            slot, position: the asked rows, each ``[rows]``; one that stands before a cached part is answered with
+                its first row, for steps whose idle rows stand at 0.
+            hidden: in place of ``self.hidden``.
         """
         row = self.source_row(position)
         if view is not None and view.positions is not None:
             canvas = canvas.gather(1, view.positions)
-            row = row - view.positions[slot, 0]
-        hidden = self.hidden(canvas, key_mask, view)
-        return linear_to(hidden[slot, row], self.head, head_dtype)
+            row = (row - view.positions[slot, 0]).clamp_min(0)
+        states = (hidden or self.hidden)(canvas, key_mask, view)
+        return linear_to(states[slot, row], self.head, head_dtype)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_) -> MaskedLMOutput:
         """Unshifted logits of every row in the model's dtype, as the public modeling code returns them."""
