@@ -26,6 +26,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from jot import environment, settings  # noqa: E402
 from jot.models import DreamConfig, DreamModel, LLaDAConfig, LLaDAModelLM  # noqa: E402
+from jot.models.fused import FusedForward  # noqa: E402
 from jot.proposals import sample_key  # noqa: E402
 
 FAMILIES = ("llada", "dream")
@@ -245,12 +246,8 @@ def _compiled_layers(model):
 
 
 def _fused(model):
-    """The loop's own forward with joint products, where this checkout and this card have it."""
+    """The loop's own forward with joint products, where the loop takes it."""
     if os.environ.get("JOT_FAST") == "0" or model.device.type != "cuda":
-        return None
-    try:
-        from jot.models.fused import FusedForward
-    except ImportError:
         return None
     if model.__dict__.get("_fused") is None:  # the loop keeps it under this name; joining twice would double memory
         model.__dict__["_fused"] = FusedForward(model)
