@@ -1,11 +1,12 @@
 """How one cell scales over processes on one machine: the same samples by 1, 2, 4 processes of torchrun.
 
     python tests/speed/scaling.py                       # as many processes as there are GPUs, or 1 and 2 on a CPU
+    python tests/speed/scaling.py --out data/records/speed/scaling.json
     python tests/speed/scaling.py --limit 8 --processes 1 2 --device cpu     # a dry run
 
 "Decoding" is the time in denoising steps of the slowest process, from its own records; "whole" is the wall clock of
-the command, which holds the start of Python, torch and the model, and the scoring. Prints a Markdown table, and whether
-every number of processes ended with the same tokens.
+the command, which holds the start of Python, torch and the model, and the scoring. "shares" are the samples of each
+process; "equal_tokens" counts the samples with the tokens of the first number of processes.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import common
+import torch
+
+ROOT = common.ROOT
+FORMAT = ("processes", "samples", "shares", "decoding_s", "per_second", "gain", "of_ideal", "whole_s", "equal_tokens")
 
 
 def command(processes: int, store: Path, options: argparse.Namespace) -> list[str]:
@@ -52,8 +56,6 @@ def recorded(store: Path) -> tuple[dict[str, list[int]], float, list[int]]:
 
 
 def main() -> None:
-    import torch
-
     gpus = torch.cuda.device_count()
     counts = [n for n in (1, 2, 4, 8) if n <= gpus] or [1, 2]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -67,8 +69,13 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=64 if gpus else 8, help="rows a process (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each, the median is shown")
     parser.add_argument("--device", help="as of jot evaluate")
+    parser.add_argument("--out", help="JSON file for the rows, as in data/records/speed/")
     options = parser.parse_args()
+    on_gpu = bool(gpus) and options.device != "cpu"
+    if on_gpu and max(options.processes) > gpus:
+        sys.exit(f"{max(options.processes)} processes need as many GPUs, and there are {gpus}; give fewer --processes")
 
+    found = common.machine(torch.device("cuda" if on_gpu else "cpu"))
     rows, seen = [], {}
     for count in options.processes:
         decoding, whole = [], []
@@ -77,23 +84,23 @@ def main() -> None:
                 whole.append(timed(command(count, Path(folder), options)))
                 seen[count], seconds, shares = recorded(Path(folder))
                 decoding.append(seconds)
-        spread = f"{shares[0]} to {shares[-1]}" if len(shares) > 1 else str(shares[0])
-        rows.append((count, spread, statistics.median(decoding), statistics.median(whole)))
-    base = rows[0]
-    on = torch.cuda.get_device_name(0) if gpus and options.device != "cpu" else f"CPU, {os.cpu_count()} cores"
+        first, base = seen[options.processes[0]], rows[0] if rows else None
+        seconds = statistics.median(decoding)
+        gain = base["decoding_s"] / seconds if base else 1.0
+        rows.append(
+            {
+                "processes": count, "model": options.model, "task": options.task, "split": options.split,
+                "method": options.method, "slots": options.slots, "samples": len(seen[count]), "shares": shares,
+                "decoding_s": seconds, "decoding_runs": decoding, "whole_s": statistics.median(whole),
+                "per_second": len(seen[count]) / seconds, "gain": gain,
+                "of_ideal": gain * (base["processes"] if base else count) / count,
+                "equal_tokens": sum(first.get(doc) == ids for doc, ids in seen[count].items()),
+            }
+        )  # fmt: skip
+        common.write(options, "scaling", found, rows)
     what = f"{options.model}, {options.task}/{options.split}, {options.method}, {options.slots} rows a process"
-    print(f"{what}; {on}; torch {torch.__version__}\n")
-    print("| processes | samples each | decoding s | samples/s | scaling | of ideal | whole s |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for count, spread, seconds, whole in rows:
-        gain, n = base[2] / seconds, len(seen[count])
-        share = gain / (count / base[0])
-        print(f"| {count} | {spread} | {seconds:.2f} | {n / seconds:.2f} | {gain:.2f}x | {share:.0%} | {whole:.1f} |")
-    first = seen[options.processes[0]]
-    for count in options.processes[1:]:
-        equal = sum(first[doc] == ids for doc, ids in seen[count].items() if doc in first)
-        print(f"\n{count} processes: {equal}/{len(first)} samples with the tokens of {options.processes[0]}", end="")
-    print()
+    print(f"{what}; {common.headline(found)}")
+    common.show("Processes on one machine", rows, FORMAT)
 
 
 if __name__ == "__main__":
