@@ -50,9 +50,17 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     common.add_argument("--seed", type=int, default=0, help="of the random draws (default 0)")
     common.add_argument("--device", help="cpu, cuda or cuda:N (default: CUDA where there is one)")
-    common.add_argument("--dtype", help="float32, bfloat16 or float16 (default: float32 for small models)")
+    weights = argparse.ArgumentParser(add_help=False)
+    weights.add_argument("--dtype", help="float32, bfloat16 or float16 (default: float32 for small models)")
+    consent = argparse.ArgumentParser(add_help=False)
+    consent.add_argument(
+        "--allow-code-execution", action="store_true",
+        help="consent to run code that a full-size model writes, in the sandbox",
+    )  # fmt: skip
 
-    evaluate = commands.add_parser("evaluate", parents=[common], help="decode and score a task, recorded and resumable")
+    evaluate = commands.add_parser(
+        "evaluate", parents=[common, weights, consent], help="decode and score a task, recorded and resumable"
+    )
     evaluate.add_argument("--task", required=True, help="see `jot tasks`")
     evaluate.add_argument("--split", help="default: the task's first")
     evaluate.add_argument("--limit", type=int, help="only the first so many documents of a fixed permutation")
@@ -60,13 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--slots", type=int, default=16, help="rows of the batch (default 16; 1 for timings)")
     evaluate.add_argument("--data", help="local folder with the benchmark's files, in place of the hub")
     evaluate.add_argument("--trace", action="store_true", help="record how each canvas was filled")
-    evaluate.add_argument(
-        "--allow-code-execution", action="store_true",
-        help="consent to run code that a full-size model writes, in the sandbox",
-    )  # fmt: skip
     evaluate.set_defaults(run=_evaluate)
 
-    decode = commands.add_parser("decode", parents=[common], help="decode one prompt")
+    decode = commands.add_parser("decode", parents=[common, weights], help="decode one prompt")
     decode.add_argument("prompt", help="the user's turn")
     decode.add_argument("--no-chat", action="store_true", help="take the prompt as it is, without the chat template")
     decode.set_defaults(run=_decode)
@@ -74,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("tasks", help="list the tasks")
     listing.set_defaults(run=_tasks)
 
-    listed = commands.add_parser("cells", help="list what parameter grids hold, with an estimate of its time")
+    listed = commands.add_parser(
+        "cells", parents=[weights, consent], help="list what parameter grids hold, with an estimate of its time"
+    )
     listed.add_argument("grids", nargs="+", metavar="GRID", help="YAML files, as in notebooks/grids")
     form = listed.add_mutually_exclusive_group()
     form.add_argument("--print", action="store_true", dest="lines", help="a plain command line each, for any scheduler")
@@ -82,7 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     listed.add_argument("--store", default="results/records", help="named in the printed lines (default %(default)s)")
     listed.set_defaults(run=_cells)
 
-    grid = commands.add_parser("run", help="decode the cells of parameter grids and run their notebooks, resumably")
+    grid = commands.add_parser(
+        "run", parents=[weights, consent], help="decode the cells of parameter grids and run their notebooks, resumably"
+    )
     grid.add_argument("grids", nargs="+", metavar="GRID", help="YAML files, as in notebooks/grids")
     grid.add_argument("--store", default="results/records", help="folder of the records (default %(default)s)")
     grid.add_argument("--workers", type=int, default=1, help="processes; they share the GPUs (default 1)")
@@ -205,12 +213,18 @@ def _tasks(options: argparse.Namespace) -> None:
 
 
 def _grid(options: argparse.Namespace):
-    from jot.grid import parse_all
+    """The points of the grids, the cells with the options that hold for all of them."""
+    import dataclasses
 
+    from jot.grid import parse_all
+    from jot.models import resolve_dtype
+
+    resolve_dtype(options.dtype)
     grid = parse_all(options.grids)
     if not grid.cells and not grid.notebooks:
         raise UserError(f"{' '.join(options.grids)}: no cells and no notebooks")
-    return grid
+    given = {name: getattr(options, name) for name in ("dtype", "allow_code_execution")}
+    return dataclasses.replace(grid, cells=[dataclasses.replace(point, **given) for point in grid.cells])
 
 
 def _cells(options: argparse.Namespace) -> None:
@@ -241,6 +255,7 @@ def _cells(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> int:
     import dataclasses
 
+    from jot import tasks
     from jot.records import take
     from jot.run import run
     from jot.store import writable
@@ -255,6 +270,8 @@ def _run(options: argparse.Namespace) -> int:
     take([], options.limit)
     grid = _grid(options)
     points = grid.cells
+    if refused := [p.task for p in points if tasks.get(p.task).needs_flag and not p.allow_code_execution]:
+        raise UserError(f"{refused[0]} runs code that the model writes; consent with --allow-code-execution")
     if options.limit:
         points = [dataclasses.replace(p, limit=min(p.limit or options.limit, options.limit)) for p in points]
     writable(options.store)

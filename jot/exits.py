@@ -6,6 +6,7 @@ margin it had to clear (None where the rule has none).
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from dataclasses import dataclass
@@ -72,6 +73,15 @@ class FullDecoding(ExitRule):
         return step.none(), None
 
 
+@functools.cache  # graphs go on reading what it holds
+@torch.inference_mode(False)
+def _kernel(gamma: float, window: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The weights of ``JoT.phi``, float64 ``[2 window + 1]``, and their sum."""
+    one_side = gamma ** torch.arange(1, window + 1, dtype=torch.float64, device=device)
+    kernel = torch.cat((one_side.flip(0), one_side.new_zeros(1), one_side))
+    return kernel, kernel.sum()
+
+
 @dataclass(frozen=True)
 class JoT(ExitRule):
     """Just on Time (eq. 3 to 7, algorithm 1): a position exits when its top-2 logit margin clears ln tau_i.
@@ -120,10 +130,9 @@ class JoT(ExitRule):
 
     def phi(self, resolved: Tensor) -> Tensor:
         """Spatial softening (eq. 4 and 5) of a bool canvas ``[slots, length]``, float64 in [0, 1]."""
-        one_side = self.gamma ** torch.arange(1, self.window + 1, dtype=torch.float64, device=resolved.device)
-        kernel = torch.cat((one_side.flip(0), one_side.new_zeros(1), one_side))
+        kernel, total = _kernel(self.gamma, self.window, resolved.device)
         weight = F.conv1d(resolved.double()[:, None], kernel[None, None], padding=self.window)[:, 0]
-        return (weight / kernel.sum()).clamp(max=1.0)
+        return (weight / total).clamp(max=1.0)
 
     def tau(self, resolved: Tensor) -> Tensor:
         """Threshold on p1/p2 (eq. 6) at every position of a bool canvas ``[slots, length]``, float64."""

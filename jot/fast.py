@@ -1,4 +1,4 @@
-"""The loop on CUDA: each step is one replayed graph, and between steps the host reads a few numbers.
+"""The loop on CUDA: each step is one replayed graph, and the host reads a few numbers of it, mostly a step behind.
 
 It is the default there; ``JOT_FAST=0`` switches it off, and ``JOT_FAST=1`` asks for it on the CPU, without graphs, as
 the tests do. What it cannot do runs in the plain loop of ``decode.py``, and a line in the log says why.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +30,7 @@ NARROW = 32  # and read up to the next multiple of this that holds the live ones
 OFTEN = 8  # or exactly as far as these, all of one length, where so many samples of a run have that length
 KEPT, KEPT_BYTES = 12, 1 << 30  # loops with their graphs that a model keeps, and the memory of their state
 GRAPHS = 256  # that a loop keeps
+FAR = 4  # a sample is far from its end with so many times the rows left that one step has committed at most
 LARGE = 1 << 26  # bytes
 AMPERE = (8, 0)
 UNASKED = "nobody asked for it"
@@ -111,8 +112,10 @@ class _Sample:
     steps: int = 0
     opened: int = 0  # of these, forwards of the whole canvas
     seconds: float = 0.0
+    most: int = 0  # rows that one step has taken off ``asked``
 
     def read(self, counters: list[int]) -> None:
+        self.most = max(self.most, self.asked - counters[0])
         self.asked, self.index, self.block, self.done, self.steps, self.opened = counters[:6]
 
 
@@ -136,7 +139,14 @@ class FastLoop:
         self.slow = 0  # steps that had to look at whole rows
         self.setup = 0.0  # seconds that captures took within the present step
         self.picked: list[int] | None = None
-        self.event = torch.cuda.Event() if self.cuda else None
+        # Where a step's counters go, with the event that says they are there; two, as two steps may be under way.
+        self.mail = deque(
+            (torch.zeros_like(self.fixed.counters, device="cpu", pin_memory=self.cuda), torch.cuda.Event())
+            if self.cuda
+            else (torch.zeros_like(self.fixed.counters), None)
+            for _ in range(2)
+        )
+        self.flight: deque = deque()
 
     def here(self):
         """The model's card as the current one."""
@@ -175,12 +185,26 @@ class FastLoop:
         self.graphs.move_to_end(shape)
         self.graphs[shape].replay()
 
-    def read(self) -> list[int]:
-        """What a step left for the host: each slot's counters, one kind after another, then the flags."""
-        if self.cuda:
-            self.event.record()
-            self.event.synchronize()
-        return self.fixed.host.tolist()
+    def send(self, shape: Shape, exact: bool = False) -> None:
+        """Start a step, and the transfer of what it leaves for the host."""
+        if exact:
+            self.fixed.advance(shape, exact=True)
+        else:
+            self.launch(shape)
+        host, event = self.mail[0]
+        self.mail.rotate()
+        host.copy_(self.fixed.counters, non_blocking=True)
+        if event is not None:
+            event.record()
+        self.flight.append((host, event))
+
+    def receive(self) -> tuple[list[int], int, int]:
+        """What the first step under way has left: each slot's counters, one kind after another, and the two flags."""
+        host, event = self.flight.popleft()
+        if event is not None:
+            event.synchronize()
+        *numbers, broken, held = host.tolist()
+        return numbers, broken, held
 
     def fill(self, s: int, key: int | str, prompt: list[int], seed: int) -> _Sample:
         """Start a sample in slot ``s``."""
@@ -207,6 +231,7 @@ class FastLoop:
         self.fixed.done.fill_(1)
         self.fixed.flags.zero_()
         self.picked = None
+        self.flight.clear()
         while True:
             with self.here():
                 while free and (sample := next(queue, None)) is not None:
@@ -224,12 +249,37 @@ class FastLoop:
                 sample.seconds += seconds
                 sample.read(numbers[s :: len(self.fixed.done)])
                 if sample.done:
+                    self.flight.clear()  # a step that went ahead has found nothing to do
                     del live[s]
                     free.append(s)
                     yield sample.key, self.finish(s, sample)
 
+    def far(self, group: dict[int, _Sample]) -> bool:
+        """Whether one sample is alone and its next step will hardly be its last, so that the one after may start."""
+        if len(group) > 1 or self.config.cache is not None or isinstance(self.fixed.method, Prophet):
+            return False
+        (sample,) = group.values()
+        return sample.block + 1 < len(self.config.blocks) or sample.asked > FAR * sample.most > 0
+
     def step(self, group: dict[int, _Sample], whole: bool) -> list[int]:
-        """One step of some of the slots; what ``read`` gives afterwards."""
+        """One step of some of the slots; their counters afterwards."""
+        if not self.flight:
+            self.send(self.shape(group, whole))
+        if self.far(group):
+            self.send(self.shape(group, whole, ahead=True))
+        numbers, broken, held = self.receive()
+        while held:  # nothing has happened
+            if again := not self.flight:
+                self.slow += 1
+                self.send(self.shape(group, whole), exact=True)
+            numbers, broken, held = self.receive()
+            held = held and not again
+        if broken:
+            raise UserError(f"the model's logits are not numbers in {self.model.dtype}; use bfloat16 or float32")
+        return numbers
+
+    def shape(self, group: dict[int, _Sample], whole: bool, ahead: bool = False) -> Shape:
+        """What a step of these slots needs; ``ahead``: the one after, which may be in a later block."""
         fixed = self.fixed
         batch = min(capacity(len(group), BATCHES), fixed.slots)
         slots = [*group, *[fixed.slots] * (batch - len(group))]
@@ -240,22 +290,16 @@ class FastLoop:
         columns = max(ends)
         if min(ends) < columns or columns - self.config.length not in self.exact:
             columns = min(-(-columns // NARROW) * NARROW, fixed.canvas.shape[1])
-        rows = capacity(sum(sample.asked for sample in group.values()))
+        asked = [sample.asked for sample in group.values()]
+        if ahead and fixed.method.scope == "block":
+            asked = [max(n, *fixed.masks[one.block :]) for n, one in zip(asked, group.values(), strict=True)]
+        rows = capacity(sum(asked))
         queries = columns
         if not whole:
             first, last = min(self.config.blocks[sample.block] for sample in group.values())
             queries = (last if self.config.cache == "dual" else self.config.length) - first
         straight = fixed.cache is None or slots == list(range(batch))
-        shape = Shape(batch, rows, columns, queries, min(ends) < columns, whole, straight)
-        self.launch(shape)
-        *numbers, broken, held = self.read()
-        if held:
-            self.slow += 1
-            fixed.advance(shape, exact=True)
-            *numbers, broken, _ = self.read()
-        if broken:
-            raise UserError(f"the model's logits are not numbers in {self.model.dtype}; use bfloat16 or float32")
-        return numbers
+        return Shape(batch, rows, columns, queries, min(ends) < columns, whole, straight)
 
     def finish(self, s: int, sample: _Sample) -> Output:
         end = sample.prompt + self.config.length

@@ -115,6 +115,31 @@ class DeviceTrace:
         return Trace(*filled, numbers(self.mean)[:steps].tolist(), numbers(self.masked)[:steps].tolist())
 
 
+class Beside:
+    """A block of work on another CUDA stream; ``wait`` makes the current one wait for it. Without a stream, nothing.
+
+    What it allocates is freed after the wait, and it starts after what the current stream had to do, so that memory
+    passes between the two safely.
+    """
+
+    def __init__(self, side: torch.cuda.Stream | None):
+        self.side = side
+
+    def __enter__(self) -> None:
+        if self.side is not None:
+            self.side.wait_stream(torch.cuda.current_stream())
+            self.there = torch.cuda.stream(self.side)
+            self.there.__enter__()
+
+    def __exit__(self, *error) -> None:
+        if self.side is not None:
+            self.there.__exit__(*error)
+
+    def wait(self) -> None:
+        if self.side is not None:
+            torch.cuda.current_stream().wait_stream(self.side)
+
+
 class FixedStep:
     """State of ``slots`` canvases on the device, an idle one beside several, and the step that advances them.
 
@@ -128,6 +153,7 @@ class FixedStep:
     def __init__(self, model: DiffusionModel, config: DecodeConfig, method, slots: int, width: int, trace: bool):
         self.model, self.config, self.method, self.draws = model, config, method, KeyedDraws()
         self.forward = model.hidden
+        self.side = torch.cuda.Stream(model.device) if model.device.type == "cuda" else None
         device, every = model.device, slots + (slots > 1)
         self.slots = slots  # the one beside them, always done, fills a batch up
         self.cache = KVCache(every, width) if config.cache else None
@@ -140,7 +166,6 @@ class FixedStep:
         self.counters = torch.zeros(6 * every + 2, dtype=torch.long, device=device)
         self.asked, self.index, self.block, self.done, self.steps, self.opened = self.counters[:-2].view(6, every)
         self.flags = self.counters[-2:]
-        self.host = torch.zeros(len(self.counters), dtype=torch.long, device="cpu", pin_memory=device.type == "cuda")
         self.column = torch.arange(width, device=device)
         self.edges = torch.tensor([0, *(end for _, end in config.blocks)], device=device)
         fixed = [offset for offset, _ in config.constraints]
@@ -185,28 +210,37 @@ class FixedStep:
         pick, column = self.pick[: shape.batch], self.column[: shape.columns]
         canvas, prompt, end = self.canvas[pick, : shape.columns], self.prompt[pick], self.end[pick]
         block, index, steps, active = self.block[pick], self.index[pick], self.steps[pick], self.done[pick] == 0
-        here = block.clamp(max=len(self.planned) - 1)
         inside = column < end[:, None]
-        masks = (canvas == model.mask_id) & inside & active[:, None]
-        edges = prompt[:, None] + self.edges
-        start, stop = edges.gather(1, here[:, None]), edges.gather(1, here[:, None] + 1)
-        in_block = masks & (column >= start) & (column < stop)
-        asked = masks if method.scope == "canvas" and whole else in_block
-        extra = method.extra_rows(masks, prompt, end) if whole else None
-        row, position, live = compact(asked if extra is None else asked | extra, shape.rows)
-        view = None
-        if self.cache is not None:
-            within = None
-            if not whole:
-                within = start + column[: shape.queries]
-                within = torch.where(within < end[:, None], within, shape.columns)
-            view = View(self.cache, pick, shape.columns, within, shape.straight)
+        join = self.fork()
+        with join:  # what the forward does not wait for
+            here = block.clamp(max=len(self.planned) - 1)
+            masks = (canvas == model.mask_id) & inside & active[:, None]
+            edges = prompt[:, None] + self.edges
+            start, stop = edges.gather(1, here[:, None]), edges.gather(1, here[:, None] + 1)
+            in_block = masks & (column >= start) & (column < stop)
+            asked = masks if method.scope == "canvas" and whole else in_block
+            extra = method.extra_rows(masks, prompt, end) if whole else None
+            row, position, live = compact(asked if extra is None else asked | extra, shape.rows)
+            view = None
+            if self.cache is not None:
+                within = None
+                if not whole:
+                    within = start + column[: shape.queries]
+                    within = torch.where(within < end[:, None], within, shape.columns)
+                view = View(self.cache, pick, shape.columns, within, shape.straight)
+            asked_in_block, resolved = in_block[row, position] & live, ~masks & inside
+            share = self.plans[here, index.clamp(max=self.plans.shape[1] - 1)]
+
+        def hidden(*given) -> Tensor:
+            found = self.forward(*given)
+            join.wait()
+            return found
+
         key_mask = inside if shape.padded else None
         given = self.given[pick, : shape.columns] if config.guidance > 0 else None
-        logits = predict(model, config, self.banned, canvas, given, key_mask, row, position, view, self.forward)
+        logits = predict(model, config, self.banned, canvas, given, key_mask, row, position, view, hidden)
         step = Step(
-            logits, row, position, in_block[row, position] & live, masks, ~masks & inside, index=steps,
-            block_index=index, share=self.plans[here, index.clamp(max=self.plans.shape[1] - 1)],
+            logits, row, position, asked_in_block, masks, resolved, index=steps, block_index=index, share=share,
             keys=self.keys[pick], prompt=prompt, end=end, homes=pick, whole=whole, steps=config.steps,
             memory=self.memory,
         )  # fmt: skip
@@ -232,7 +266,10 @@ class FixedStep:
             fused_turn(self, pick, active, whole)
         else:
             self.turn(pick, inside, edges, block, index, steps, active, whole)
-        self.host.copy_(self.counters, non_blocking=True)
+
+    def fork(self) -> Beside:
+        """Work beside the forward, where nothing of it goes into the forward."""
+        return Beside(self.side if self.cache is None and not self.config.guidance > 0 else None)
 
     def propose(self, step: Step, exact: bool) -> Tensor | None:
         """Set the step's proposal; returns the rows for which it is not exact, or None."""

@@ -33,6 +33,8 @@ class Point:
         split: "test" or "dev", or the task's own name for a split.
         settings: of the method and of the decoding loop, as sorted (name, value) pairs.
         store: subfolder of the store, "" for the store itself.
+        dtype: of the weights; None is the model's default, as of ``jot.load``.
+        allow_code_execution: consent to run code that a full-size model writes.
     """
 
     model: str
@@ -44,6 +46,8 @@ class Point:
     limit: int | None = None
     trace: bool = False
     store: str = ""
+    dtype: str | None = None
+    allow_code_execution: bool = False
 
     @classmethod
     def of(cls, model: str, task: str, method: str, split: str = "test", seed: int = 0, **settings: object) -> Point:
@@ -58,7 +62,8 @@ class Point:
     @property
     def shown(self) -> str:
         """The settings in one line."""
-        return " ".join(f"{key}={value}" for key, value in self.settings)
+        dtype = [("dtype", self.dtype)] if self.dtype else []
+        return " ".join(f"{key}={value}" for key, value in (*self.settings, *dtype))
 
     @property
     def own_split(self) -> str:
@@ -77,7 +82,9 @@ class Point:
     def key(self) -> str:
         """Names this point in file names; the record's own cell id also knows the weights and the prompts."""
         words = [Path(self.model).name, self.task, self.split, self.method, *(f"{k}-{v}" for k, v in self.settings)]
-        return file_key(words, [vars(self)[name] for name in self.__dataclass_fields__])
+        later = ("dtype", "allow_code_execution")  # of no effect on older keys; consent changes no sample
+        content = [vars(self)[name] for name in self.__dataclass_fields__ if name not in later]
+        return file_key([*words, self.dtype], content + [self.dtype] * bool(self.dtype))
 
     def command(self, store: str = "results/records") -> str:
         """The same as one `jot evaluate` line."""
@@ -87,7 +94,9 @@ class Point:
             words += ["--set", f"{name}={'none' if value is None else value}"]
         words += ["--seed", str(self.seed)] if self.seed else []
         words += ["--limit", str(self.limit)] if self.limit else []
+        words += ["--dtype", self.dtype] if self.dtype else []
         words += ["--trace"] if self.trace else []
+        words += ["--allow-code-execution"] if self.allow_code_execution else []
         return shlex.join(words)
 
     def check(self) -> None:

@@ -2,6 +2,9 @@
 
 Cells of one model (all its training seeds), task and split share a file, ordered by document: the answers to one
 document stand side by side and compress against each other.
+
+A pack replaces an older one whole or not at all: every file is on the disk under a name of its own before the
+manifest that names it takes the older one's place. Killed at any moment, the folder reads as the old pack or the new.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import json
 import multiprocessing
 import os
 import re
+import secrets
+import shutil
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache, partial
@@ -27,6 +32,7 @@ _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "for
              "slots", "tokens_non_eos")  # fmt: skip
 PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
 SAME = "\0"  # stands in a file for an answer that is the whole text
+UNDER_WAY = ".tmp"  # ends the name of a file that another one's place is for
 _TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "threshold": np.float32,
                 "mean_margin": np.float16, "masked": np.int16}  # fmt: skip
 
@@ -41,7 +47,7 @@ def pack(
 
     Args:
         stores: live or packed stores; a cell that occurs twice must hold the same samples.
-        folder: where the Parquet files and `manifest.json` go; older ones there are replaced.
+        folder: where the Parquet files and `manifest.json` go; older ones there are replaced, all at once.
         traces: keep the per-position traces where they were recorded.
         workers: processes.
     """
@@ -52,20 +58,34 @@ def pack(
             words = [str(meta["config"].get(key)) for key in ("model", "task", "split")]
             words[0] = re.sub(r"-seed\d+$", "", words[0])  # another training of it answers the same documents
             name = ".".join(re.sub(r"[^A-Za-z0-9-]+", "_", word) for word in words)
-            groups.setdefault(f"{name}.parquet", set()).add(cell_id)
+            groups.setdefault(name, set()).add(cell_id)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = [(stores, sorted(members), folder / name, traces) for name, members in groups.items()]
-    if workers == 1:
-        parts = [_pack(*job) for job in jobs]
-    else:
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-            parts = list(pool.map(_pack, *zip(*jobs, strict=True)))
+    token = secrets.token_hex(4)
+    jobs = [(stores, sorted(cells), folder / f"{name}.{token}.parquet", traces) for name, cells in groups.items()]
+    try:
+        if workers == 1:
+            parts = [_pack(*job) for job in jobs]
+        else:
+            with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+                parts = list(pool.map(_pack, *zip(*jobs, strict=True)))
+    except BaseException:
+        _remove(folder.glob(f"*.{token}.parquet"))
+        raise
     manifest = {cell_id: meta for part in parts for cell_id, meta in part.items()}
-    for path in folder.glob("*.parquet"):
-        if path.name not in groups:
-            path.unlink()
-    target = folder / "manifest.json"
+    _publish(folder, manifest)  # from here on the new pack is read
+    # The plain names are free now: they come to mean the new files too, then the manifest says so.
+    for staged in {meta["file"] for meta in manifest.values()}:
+        _alias(folder / staged, folder / staged.replace(f".{token}.", "."))
+    manifest = {k: {**meta, "file": meta["file"].replace(f".{token}.", ".")} for k, meta in manifest.items()}
+    target = _publish(folder, manifest)
+    named = {meta["file"] for meta in manifest.values()}
+    _remove(path for path in [*folder.glob("*.parquet"), *folder.glob(f"*{UNDER_WAY}")] if path.name not in named)
+    return target
+
+
+def _publish(folder: Path, manifest: Mapping[str, Mapping]) -> Path:
+    """Puts a manifest in the place of the older one, in one step; what it names must be on the disk."""
     # Most cells were decoded on one machine: what is equal stands once.
     places: list[dict] = []
     lines = []
@@ -76,8 +96,40 @@ def pack(
         meta["place"] = places.index(place)
         lines.append(f"{json.dumps(cell_id)}: {json.dumps(meta, separators=(',', ':'))}")
     head = json.dumps(places, separators=(",", ":"))
-    target.write_text(f'{{"places": {head},\n"cells": {{\n' + ",\n".join(lines) + "\n}}\n")
+    target = folder / "manifest.json"
+    temporary = target.with_name(target.name + UNDER_WAY)
+    temporary.write_text(f'{{"places": {head},\n"cells": {{\n' + ",\n".join(lines) + "\n}}\n")
+    _sync(temporary)
+    _sync(folder)  # the names of the Parquet files, before the manifest's
+    os.replace(temporary, target)
+    _sync(folder)
     return target
+
+
+def _alias(staged: Path, path: Path) -> None:
+    """Makes ``path`` another name of a file, or a copy of it where the file system has no such links."""
+    temporary = path.with_name(path.name + UNDER_WAY)
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(staged, temporary)
+    except OSError:
+        shutil.copy2(staged, temporary)
+        _sync(temporary)
+    os.replace(temporary, path)
+
+
+def _sync(path: Path) -> None:
+    """Brings a file's content, or a folder's names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in list(paths):
+        path.unlink(missing_ok=True)
 
 
 def _pack(stores: list[Path], members: list[str], path: Path, traces: bool) -> dict[str, dict]:
@@ -92,9 +144,9 @@ def _pack(stores: list[Path], members: list[str], path: Path, traces: bool) -> d
                 raise UserError(f"two stores hold the cell {cell_id} with different samples; pack one of them")
     cells = {cell_id: cell for cell_id, cell in sorted(cells.items()) if len(cell.frame)}
     if not cells:  # begun and not one sample finished
-        path.unlink(missing_ok=True)
         return {}
     _write(path, [cell.frame for cell in cells.values()], traces)
+    _sync(path)
     digest = _digest(path, path.stat().st_mtime_ns)
     return {cell_id: {**cell.meta, "file": path.name, "sha256": digest} for cell_id, cell in cells.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jot.kernels import slices
 from jot.step import Step
 
 
@@ -43,7 +44,10 @@ class Previous:
         place = self.place
         if self.fixed:
             kept = self.logits[: len(logits)]
-            kept.copy_(logits if step.void is None else torch.where(step.void, kept, logits))
+            for rows in slices(logits):  # a slice at a time, as the choice makes a copy
+                kept[rows].copy_(
+                    logits[rows] if step.void is None else torch.where(step.void, kept[rows], logits[rows])
+                )
             place = self.place.clone()
         else:
             others = None if self.owner is None else ~torch.isin(self.owner, step.homes)

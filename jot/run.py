@@ -29,13 +29,13 @@ Say = Callable[[str], None]
 
 
 @lru_cache(maxsize=8)
-def _model(name: str, device: str | None, dtype: str):
+def _model(name: str, device: str | None, dtype: str | None):
     from jot.models import load
 
     return load(name, device=device, dtype=dtype)
 
 
-def decode(point: Point, store: Path, *, device: str | None, slots: int, dtype: str = "float32") -> dict:
+def decode(point: Point, store: Path, *, device: str | None, slots: int) -> dict:
     """Decode what the store lacks of one cell; a row of the summary, whatever happens.
 
     An error ends this cell alone: it is named in the row's ``error``.
@@ -48,10 +48,11 @@ def decode(point: Point, store: Path, *, device: str | None, slots: int, dtype: 
     }  # fmt: skip
     begun = time.perf_counter()
     try:
-        model = _model(point.model, device, dtype)
+        model = _model(point.model, device, point.dtype)
         summary = evaluate(
             model, point.task, point.method, split=point.own_split, limit=point.limit, store=store / point.store,
-            seed=point.seed, slots=slots, trace=point.trace, progress=False, **dict(point.settings),
+            seed=point.seed, slots=slots, trace=point.trace, allow_code_execution=point.allow_code_execution,
+            progress=False, **dict(point.settings),
         )  # fmt: skip
         row |= {"cell": summary.cell, "n": summary.n, "score": summary.score, "speedup": summary.speedup,
                 "decoded": summary.decoded}  # fmt: skip
@@ -105,7 +106,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(pipe: Connection, store: Path, device: str | None, slots: int, dtype: str, threads: int) -> None:
+def _work(pipe: Connection, store: Path, device: str | None, slots: int, threads: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and its end is ours
     torch.set_num_threads(threads)
@@ -113,7 +114,7 @@ def _work(pipe: Connection, store: Path, device: str | None, slots: int, dtype: 
         torch.cuda.set_device(device)
     pipe.send(None)
     while (point := pipe.recv()) is not None:
-        pipe.send(decode(point, store, device=device, slots=slots, dtype=dtype))
+        pipe.send(decode(point, store, device=device, slots=slots))
 
 
 def _line(row: dict, done: int, total: int) -> str:
@@ -136,7 +137,6 @@ def run(
     workers: int = 1,
     device: str | None = None,
     slots: int = 16,
-    dtype: str = "float32",
     seconds: float | None = None,
     say: Say = print,
 ) -> list[dict]:
@@ -168,9 +168,9 @@ def run(
         for point in points:
             if not more():
                 break
-            keep(decode(point, store, device=device, slots=slots, dtype=dtype))
+            keep(decode(point, store, device=device, slots=slots))
     else:
-        _spread(points, store, keep, more, workers, device, slots, dtype)
+        _spread(points, store, keep, more, workers, device, slots)
     cells = [row["cell"] for row in rows]
     for notebook in notebooks if distributed.first() else ():
         if not more():
@@ -187,7 +187,6 @@ def _spread(
     workers: int,
     device: str | None,
     slots: int,
-    dtype: str,
 ) -> None:
     """Hand the cells to ``workers`` processes; one that dies costs the cell that it was at, until the next run."""
     queue = iter(points)
@@ -198,7 +197,7 @@ def _spread(
     for i in range(workers):
         here, there = context.Pipe()
         place = f"cuda:{i % gpus}" if gpus else device
-        process = context.Process(target=_work, args=(there, store, place, slots, dtype, threads), daemon=True)
+        process = context.Process(target=_work, args=(there, store, place, slots, threads), daemon=True)
         process.start()
         there.close()
         pipes[here] = process

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from jot.kernels import slices
-from jot.proposals import RANKINGS, confidence
+from jot.kernels import Top2, slices, triton
+from jot.proposals import RANKINGS, TOKEN, confidence
 from jot.step import Proposal, Step
 
 if TYPE_CHECKING:
     from jot.config import DecodeConfig
 
+if triton is not None:
+    import triton.language as tl
+
 SMALL = 64  # tokens among which ``dream_small`` looks for the nucleus
+ROOM = 128  # tokens that the fused pass keeps: the largest, and what its coarse cut leaves beside them
 
 
 def dream_small(step: Step, config: DecodeConfig, draws) -> tuple[Proposal, Tensor]:
@@ -23,6 +28,8 @@ def dream_small(step: Step, config: DecodeConfig, draws) -> tuple[Proposal, Tens
     Equal to ``dream`` up to rounding where these hold more than ``top_p`` of the mass; the second result, bool
     ``[rows]``, says where they do not.
     """
+    if triton is not None and step.logits.is_cuda and step.logits.dtype == torch.float32 and len(step.logits):
+        return fused_small(step, config, draws)
     size = min(SMALL, step.logits.shape[-1])
     value, token = step.logits.topk(size, dim=-1)
     token, order = token.sort(dim=-1)  # equal logits: lowest token first, as a stable sort of the whole row has them
@@ -41,3 +48,140 @@ def dream_small(step: Step, config: DecodeConfig, draws) -> tuple[Proposal, Tens
     rule = RANKINGS[config.ranking]
     rank = draws.ranks(step) if rule is None else likely if rule is confidence else rule(probs, place)
     return Proposal(drawn, rank, likely), short
+
+
+# ---- kernels -----------------------------------------------------------------------------------------------
+
+
+class Shortlist(NamedTuple):
+    """Per row: top-2 statistics, log sum exp of the tempered logits, and the largest logits in order of their tokens.
+
+    ``found`` counts the latter ``[rows]``; above ``ROOM`` not all of them are in ``value`` and ``token``
+    ``[rows, ROOM]``.
+    """
+
+    top: Top2
+    mass: Tensor
+    value: Tensor
+    token: Tensor
+    found: Tensor
+
+
+def inverse(temperature: float) -> float:
+    """What a float32 tensor on CUDA is multiplied by when it is divided by a number."""
+    return float(np.float32(1) / np.float32(temperature))
+
+
+def fused_shortlist(logits: Tensor, temperature: float) -> Shortlist:
+    """One program a row, which reads every logit twice; at least the ``SMALL`` largest finite ones are kept."""
+    rows, entries = logits.shape
+    first, second, total, mass = (torch.empty(rows, device=logits.device) for _ in range(4))
+    index, found = (torch.empty(rows, dtype=torch.long, device=logits.device) for _ in range(2))
+    value = torch.empty(rows, ROOM, device=logits.device)
+    token = torch.zeros(rows, ROOM, dtype=torch.long, device=logits.device)
+    block = min(8192, triton.next_power_of_2(entries))
+    with torch.cuda.device_of(logits):
+        _shortlist_kernel[(rows,)](
+            logits, first, second, index, total, mass, value, token, found, logits.stride(0), entries,
+            inverse(temperature), SIZE=min(SMALL, entries), ROOM=ROOM, LANES=min(1024, block), BLOCK=block,
+            num_warps=max(4, block // 512),
+        )  # fmt: skip
+    return Shortlist(Top2(first, second, index, total), mass, value, token, found)
+
+
+def fused_small(step: Step, config: DecodeConfig, draws) -> tuple[Proposal, Tensor]:
+    """``dream_small`` in two launches; the first gives the step its top-2 statistics too."""
+    listed = fused_shortlist(step.logits, config.temperature)
+    step.__dict__["top"] = listed.top  # where its cached property keeps them
+    rows, device = len(step.logits), step.logits.device
+    drawn = torch.empty(rows, dtype=torch.long, device=device)
+    rank, likely = (torch.empty(rows, device=device) for _ in range(2))
+    short = torch.empty(rows, dtype=torch.bool, device=device)
+    with torch.cuda.device_of(step.logits):
+        _nucleus_kernel[(rows,)](
+            listed.value, listed.token, listed.found, listed.mass, draws.uniform(step, TOKEN), drawn, rank, likely,
+            short.view(torch.uint8), inverse(config.temperature), config.top_p, step.logits.shape[1],
+            RANKING=config.ranking, ROOM=ROOM, num_warps=4,
+        )  # fmt: skip
+    return Proposal(drawn, draws.ranks(step) if config.ranking == "random" else rank, likely), short
+
+
+if triton is not None:
+
+    @triton.jit
+    def _shortlist_kernel(
+        logits, first, second, index, total, mass, value, token, found, stride, entries, inverse,
+        SIZE: tl.constexpr, ROOM: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0).to(tl.int64)
+        base = logits + row * stride
+        lane = tl.arange(0, BLOCK)
+        best = tl.full([BLOCK], float("-inf"), tl.float32)
+        runner = tl.full([BLOCK], float("-inf"), tl.float32)
+        at = tl.full([BLOCK], 0, tl.int32) + lane
+        for start in range(0, entries, BLOCK):  # as ``kernels.fused_top2``
+            x = tl.load(base + start + lane, mask=start + lane < entries, other=float("-inf"))
+            ahead = x > best
+            runner = tl.where(ahead, best, tl.maximum(runner, x))
+            at = tl.where(ahead, start + lane, at)
+            best = tl.where(ahead, x, best)
+        peak = tl.max(best, axis=0)
+        winner = tl.min(tl.where(best == peak, at, 2147483647), axis=0)
+        others = tl.max(tl.where(at == winner, float("-inf"), best), axis=0)
+        tl.store(first + row, peak)
+        tl.store(second + row, tl.maximum(others, tl.max(runner, axis=0)))
+        tl.store(index + row, winner.to(tl.int64))
+        # As many maxima of parts of the row reach the cut, so at least as many logits do, and few more.
+        parts = tl.sort(tl.max(tl.reshape(best, [LANES, BLOCK // LANES]), axis=1), descending=True)
+        cut = tl.max(tl.where(tl.arange(0, LANES) == SIZE - 1, parts, float("-inf")), axis=0)
+        plain, tempered = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+        count = 0
+        for start in range(0, entries, BLOCK):
+            x = tl.load(base + start + lane, mask=start + lane < entries, other=float("-inf"))
+            plain += tl.exp(x - peak)
+            tempered += tl.exp(x * inverse - peak * inverse)
+            hit = ((x >= cut) & (x > float("-inf"))).to(tl.int32)
+            here = tl.sum(hit, axis=0)
+            if here > 0:
+                place = count + tl.cumsum(hit, axis=0) - 1
+                kept = (hit > 0) & (place < ROOM)
+                tl.store(value + row * ROOM + place, x, mask=kept)
+                tl.store(token + row * ROOM + place, (start + lane).to(tl.int64), mask=kept)
+            count += here
+        tl.store(total + row, tl.sum(plain, axis=0))
+        tl.store(mass + row, peak * inverse + tl.log(tl.sum(tempered, axis=0)))
+        tl.store(found + row, count.to(tl.int64))
+
+    @triton.jit
+    def _nucleus_kernel(
+        value, token, found, mass, uniform, drawn, rank, likely, short, inverse, top_p, entries,
+        RANKING: tl.constexpr, ROOM: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0)
+        lane = tl.arange(0, ROOM)
+        count = tl.load(found + row)
+        inside = lane < count
+        x = tl.load(value + row * ROOM + lane, mask=inside, other=float("-inf")) * inverse
+        share = tl.where(inside, tl.exp(x - tl.load(mass + row)), 0.0)
+        ahead = (x[None, :] > x[:, None]) | ((x[None, :] == x[:, None]) & (lane[None, :] < lane[:, None]))
+        before = tl.sum(tl.where(ahead, share[None, :], 0.0), axis=1)
+        kept = inside & (before <= top_p)
+        # Complete where something finite was left out of it; ``count`` may be all that there is.
+        left_out = tl.sum((inside & (before > top_p)).to(tl.int32), axis=0) > 0
+        tl.store(short + row, ((count > ROOM) | ((not left_out) & (count < entries))).to(tl.uint8))
+        weight = tl.where(kept, tl.exp(x - tl.max(x, axis=0)), 0.0)
+        probs = weight / tl.sum(weight, axis=0)
+        cdf = tl.cumsum(probs.to(tl.float64), axis=0)
+        bar = tl.load(uniform + row) * tl.sum(tl.where(lane == ROOM - 1, cdf, 0.0), axis=0)
+        at = tl.minimum(tl.sum((cdf <= bar).to(tl.int32), axis=0), ROOM - 1)
+        sure = tl.sum(tl.where(lane == at, probs, 0.0), axis=0)
+        tl.store(drawn + row, tl.load(token + row * ROOM + at))
+        tl.store(likely + row, sure)
+        if RANKING == "entropy":
+            tl.store(rank + row, tl.sum(probs * tl.log(probs + 1e-10), axis=0))
+        elif RANKING == "margin":
+            peak = tl.max(probs, axis=0)
+            leader = tl.min(tl.where(probs == peak, lane, ROOM), axis=0)
+            tl.store(rank + row, peak - tl.max(tl.where(lane == leader, 0.0, probs), axis=0))
+        else:
+            tl.store(rank + row, sure)

@@ -214,7 +214,7 @@ def test_pocket_samples(monkeypatch):
 TWINS = """
 from types import SimpleNamespace
 import torch
-from jot import fixed, kernels, proposals, rowwise, schedules
+from jot import fixed, kernels, proposals, rowwise, schedules, shortlist
 from jot.cache import KVCache, View
 from jot.models.fused import FusedForward
 import jot
@@ -241,6 +241,29 @@ for rows in (1, 7, 300):
     step = SimpleNamespace(keys=keys.cpu(), index=index.cpu(), slot=slot.cpu(), position=position.cpu(), kept={})
     twin = proposals.KeyedDraws().uniform(step, 1)
     assert torch.equal(rowwise.fused_uniform(keys, index, slot, position, 1).cpu(), twin)
+for entries, ranking in ((9000, "entropy"), (300, "margin"), (70, "confidence"), (20000, "random")):
+    for scale in (0.02, 8.0):  # a flat nucleus that no shortlist holds, and narrow ones
+        x = torch.randn(6, entries) * scale
+        x[:, entries // 2] = -torch.inf
+        x[1, 3] = x[1, 5] = x[1, 60] = x[1].max() + 1
+        x[2, : entries // 3], x[3] = x[2].max() + 0.5, -torch.inf
+        x[3, 4], x[3, 2], x[3, 6] = 1.0, 0.95, -3.0
+        config = jot.DecodeConfig(temperature=0.5, top_p=0.9, ranking=ranking)
+        row = dict(keys=torch.randint(-(1 << 62), 1 << 62, (2,)), index=torch.tensor([3, 9]),
+                   slot=torch.tensor([0, 0, 0, 1, 1, 1]), position=torch.arange(6) + 4)
+        got = SimpleNamespace(logits=x, kept={}, **row)
+        want = SimpleNamespace(logits=x, kept={}, **row)
+        mine, short = shortlist.fused_small(got, config, proposals.KeyedDraws())
+        triton, shortlist.triton = shortlist.triton, None
+        twin, late = shortlist.dream_small(want, config, proposals.KeyedDraws())
+        shortlist.triton = triton
+        for one, other in zip(got.top, kernels._top2(x)):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+        same = ~(short | late)
+        assert same[3] and (same[4:].all() if scale > 1 else entries < 99 or short[4:].all()), (entries, scale)
+        assert torch.equal(mine.token[same], twin.token[same]), (entries, ranking, scale)
+        for one, other in ((mine.rank, twin.rank), (mine.confidence, twin.confidence)):
+            torch.testing.assert_close(one[same], other[same], rtol=1e-5, atol=1e-6)
 for shape, size in (((1, 40), 32), ((3, 700), 64), ((2, 9), 32)):
     asked = torch.rand(shape) < 0.1
     for mine, twin in zip(rowwise.fused_compact(asked, size), fixed.compact(asked.cpu(), size)):

@@ -153,14 +153,16 @@ def rotate(
     end; else after every operation, as arithmetic in the tensor's dtype does.
     """
     batch, length, all_heads, dim = qkv.shape
-    q = qkv.new_empty(batch, heads, length, dim)
-    k = qkv.new_empty(batch, kv_heads, length, dim)
-    _rotate[(batch * length, heads + kv_heads)](
+    # Laid out as qkv is: attention answers in the layout of its queries, so its output needs no copy.
+    q = qkv.new_empty(batch, length, heads, dim)
+    k = qkv.new_empty(batch, length, kv_heads, dim)
+    together = min(16, triton.next_power_of_2(heads + kv_heads))
+    _rotate[(batch * length, triton.cdiv(heads + kv_heads, together))](
         qkv, q, k, cos, sin, qkv if placed is None else placed.contiguous(), length, all_heads, heads, kv_heads,
-        dim // 2, PLACED=placed is not None, ROUND=not precise,
-        BLOCK=triton.next_power_of_2(dim // 2), num_warps=1,
+        dim // 2, PLACED=placed is not None, ROUND=not precise, HEADS=together,
+        BLOCK=triton.next_power_of_2(dim // 2), num_warps=4,
     )  # fmt: skip
-    return q, k
+    return q.transpose(1, 2), k.transpose(1, 2)
 
 
 def gate(both: Tensor) -> Tensor:
@@ -192,30 +194,30 @@ if triton is not None:
     @triton.jit
     def _rotate(
         qkv, q, k, cos, sin, placed, length, all_heads, heads, kv_heads, half,
-        PLACED: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr,
+        PLACED: tl.constexpr, ROUND: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        token, head = tl.program_id(0), tl.program_id(1)
-        batch, at = token // length, token % length
-        row = at
+        token = tl.program_id(0)
+        row = token % length
         if PLACED:
             row = tl.load(placed + token)
-        lane = tl.arange(0, BLOCK)
-        inside = lane < half
+        head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
+        lane = tl.arange(0, BLOCK)[None, :]
+        inside = (lane < half) & (head < heads + kv_heads)
         source = qkv + (token.to(tl.int64) * all_heads + head) * (2 * half)
         low = tl.load(source + lane, mask=inside, other=0.0)
         high = tl.load(source + half + lane, mask=inside, other=0.0)
         dtype = low.dtype
-        c = tl.load(cos + row * half + lane, mask=inside, other=0.0)
-        s = tl.load(sin + row * half + lane, mask=inside, other=0.0)
+        c = tl.load(cos + row * half + lane, mask=lane < half, other=0.0)
+        s = tl.load(sin + row * half + lane, mask=lane < half, other=0.0)
         low, high = low.to(tl.float32), high.to(tl.float32)
         a, b, d, e = low * c, high * s, high * c, low * s
         if ROUND:
             a, b = a.to(dtype).to(tl.float32), b.to(dtype).to(tl.float32)
             d, e = d.to(dtype).to(tl.float32), e.to(dtype).to(tl.float32)
-        if head < heads:
-            target = q + ((batch.to(tl.int64) * heads + head) * length + at) * (2 * half)
-        else:
-            target = k + ((batch.to(tl.int64) * kv_heads + head - heads) * length + at) * (2 * half)
+        query = head < heads
+        to_q = q + (token.to(tl.int64) * heads + head) * (2 * half)
+        to_k = k + (token.to(tl.int64) * kv_heads + head - heads) * (2 * half)
+        target = tl.where(query, to_q, to_k)
         tl.store(target + lane, (a - b).to(dtype), mask=inside)
         tl.store(target + half + lane, (d + e).to(dtype), mask=inside)
 
