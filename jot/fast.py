@@ -62,7 +62,12 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
 
 def _state(model: DiffusionModel) -> tuple:
     """Where and in what form the weights are."""
-    return model.dtype, str(model.device), *(weight.data_ptr() for weight in model.parameters())
+    found, left = [model.dtype, str(model.device)], [model]
+    while left:  # as ``parameters``, which takes five times as long
+        module = left.pop()
+        left += [child for child in module._modules.values() if child is not None]
+        found += [weight.data_ptr() for weight in module._parameters.values() if weight is not None]
+    return tuple(found)
 
 
 def stream(
@@ -75,8 +80,10 @@ def stream(
             model.__dict__.pop(kept, None)
     loops: OrderedDict = model.__dict__.setdefault("_fast_loops", OrderedDict())
     key = (replace(config, seed=0), method, slots, width, trace)
-    loop = loops.pop(key, None) or FastLoop(model, config, method, slots, width, trace)  # ours until the run ends
-    model.__dict__["_fast_state"] = _state(model)  # the first loop on a GPU has joined some weights
+    loop = loops.pop(key, None)  # ours until the run ends
+    if loop is None:
+        loop = FastLoop(model, config, method, slots, width, trace)
+        model.__dict__["_fast_state"] = _state(model)  # the first one on a GPU has joined some weights
     try:
         lengths = Counter(len(prompt) for _, prompt in prompts)
         loop.exact = {length for length, often in lengths.items() if often >= OFTEN or len(lengths) == 1}
@@ -137,6 +144,7 @@ class FastLoop:
         self.graphs: OrderedDict[Shape, torch.cuda.CUDAGraph] = OrderedDict()
         self.exact: set[int] = set()  # lengths of prompts that graphs are captured for
         self.slow = 0  # steps that had to look at whole rows
+        self.wary = False  # whether the last one had to
         self.setup = 0.0  # seconds that captures took within the present step
         self.picked: list[int] | None = None
         # Where a step's counters go, with the event that says they are there; two, as two steps may be under way.
@@ -230,8 +238,9 @@ class FastLoop:
         free, live = list(range(self.fixed.slots)), {}
         self.fixed.done.fill_(1)
         self.fixed.flags.zero_()
-        self.picked = None
+        self.picked, self.wary = None, False
         self.flight.clear()
+        begun = None  # when the present step began: where nothing came between, when the last one ended
         while True:
             with self.here():
                 while free and (sample := next(queue, None)) is not None:
@@ -239,24 +248,26 @@ class FastLoop:
                     live[s] = self.fill(s, *sample, seed)
                 if not live:
                     return
-                begun, self.setup = time.perf_counter(), 0.0
+                begun, self.setup = begun or time.perf_counter(), 0.0
                 first = [s for s in live if self.config.cache is None or live[s].index == 0]
                 for group, whole in ((first, True), ([s for s in live if s not in first], False)):
                     if group:
                         numbers = self.step({s: live[s] for s in group}, whole)
-                seconds = (time.perf_counter() - begun - self.setup) / len(live)
+                ended = time.perf_counter()
+            seconds, begun = (ended - begun - self.setup) / len(live), ended
             for s, sample in list(live.items()):
                 sample.seconds += seconds
                 sample.read(numbers[s :: len(self.fixed.done)])
                 if sample.done:
                     self.flight.clear()  # a step that went ahead has found nothing to do
+                    begun = None
                     del live[s]
                     free.append(s)
                     yield sample.key, self.finish(s, sample)
 
     def far(self, group: dict[int, _Sample]) -> bool:
         """Whether one sample is alone and its next step will hardly be its last, so that the one after may start."""
-        if len(group) > 1 or self.config.cache is not None or isinstance(self.fixed.method, Prophet):
+        if self.wary or len(group) > 1 or self.config.cache is not None or isinstance(self.fixed.method, Prophet):
             return False
         (sample,) = group.values()
         return sample.block + 1 < len(self.config.blocks) or sample.asked > FAR * sample.most > 0
@@ -268,6 +279,7 @@ class FastLoop:
         if self.far(group):
             self.send(self.shape(group, whole, ahead=True))
         numbers, broken, held = self.receive()
+        self.wary = bool(held)
         while held:  # nothing has happened
             if again := not self.flight:
                 self.slow += 1

@@ -21,7 +21,7 @@ from jot.kernels import triton
 from jot.models.base import DiffusionModel
 from jot.previous import Previous
 from jot.proposals import PROPOSALS, KeyedDraws, committed, scheduled
-from jot.rowwise import fused_compact, fused_turn
+from jot.rowwise import fused_commit, fused_compact, fused_turn
 from jot.schedules import SCHEDULES, count
 from jot.shortlist import dream_small
 from jot.step import Step
@@ -230,6 +230,7 @@ class FixedStep:
                 view = View(self.cache, pick, shape.columns, within, shape.straight)
             asked_in_block, resolved = in_block[row, position] & live, ~masks & inside
             share = self.plans[here, index.clamp(max=self.plans.shape[1] - 1)]
+            prepared = method.prepare(resolved, row, position)
 
         def hidden(*given) -> Tensor:
             found = self.forward(*given)
@@ -242,7 +243,7 @@ class FixedStep:
         step = Step(
             logits, row, position, asked_in_block, masks, resolved, index=steps, block_index=index, share=share,
             keys=self.keys[pick], prompt=prompt, end=end, homes=pick, whole=whole, steps=config.steps,
-            memory=self.memory,
+            memory=self.memory, prepared=prepared,
         )  # fmt: skip
         short = self.propose(step, exact)
         if short is not None:
@@ -253,13 +254,12 @@ class FixedStep:
             exits = exits if method.block_start else step.none()
         else:
             chosen = scheduled(step, method, config, self.draws, exits, self.fraction)
-        commit = (exits | chosen) & live
+        if triton is not None and canvas.is_cuda:
+            commit = fused_commit(self, step, pick, live, exits, chosen)
+        else:
+            commit = self.commit(step, pick, live, exits, chosen, canvas[row, position])
         if step.void is not None:  # nothing happens; the host takes this step again and looks at whole rows
-            commit, active = commit & ~step.void, active & ~step.void
-            self.flags[1:].copy_(step.void[None])
-        token = torch.where(commit, committed(step, method, exits), canvas[row, position])
-        self.canvas.index_put_((pick[row], position), token)
-        self.flags[0] += (step.top.total.isnan() & live).any()
+            active = active & ~step.void
         if self.trace is not None:
             self.trace.record(step, live, exits, chosen, commit, threshold)
         if extra is None and triton is not None and canvas.is_cuda:
@@ -279,6 +279,17 @@ class FixedStep:
             return short
         step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
         return None
+
+    def commit(self, step: Step, pick, live, exits, chosen, old) -> Tensor:
+        """Write what the live rows commit into the canvas, and the two flags; returns the rows, bool ``[rows]``."""
+        commit = (exits | chosen) & live
+        if step.void is not None:
+            commit = commit & ~step.void
+            self.flags[1:].copy_(step.void[None])
+        token = torch.where(commit, committed(step, self.method, exits), old)
+        self.canvas.index_put_((pick[step.slot], step.position), token)
+        self.flags[0] += (step.top.total.isnan() & live).any()
+        return commit
 
     def turn(self, pick, inside, edges, block, index, steps, active, whole: bool) -> None:
         """Move the slots to a block with work left, as ``_Loop.advance`` does."""

@@ -18,6 +18,9 @@ except ImportError:  # a CPU build of torch comes without it
     triton = None
 
 
+PARTS = 8  # programs that share a row of ``fused_divergence``
+
+
 class Top2(NamedTuple):
     """Per row: the largest logit, the runner-up, the lowest index of the largest, and the sum of ``exp(l - first)``."""
 
@@ -88,15 +91,24 @@ def divergence(now: Tensor, before: Tensor, at: Tensor) -> tuple[Tensor, Tensor]
 
 
 def fused_divergence(now: Tensor, before: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """``divergence`` as one Triton program a row, in float64."""
+    """``divergence`` in float64, several Triton programs a row: first the two normalizers, then the sum."""
     rows, entries = now.shape
-    kl, sure = (torch.empty(rows, dtype=torch.float64, device=now.device) for _ in range(2))
+    parts = min(PARTS, triton.cdiv(entries, 2048))
     block = min(2048, triton.next_power_of_2(entries))
+    size = triton.cdiv(triton.cdiv(entries, parts), block) * block
+    peaks = torch.empty(2, rows, parts, dtype=torch.float32, device=now.device)
+    masses = torch.empty(2, rows, parts, dtype=torch.float64, device=now.device)
+    kl, sure = torch.empty(rows, parts, dtype=torch.float64, device=now.device), masses.new_empty(rows)
+    given = now, before, at, peaks, masses
+    layout = {"PARTS": triton.next_power_of_2(parts), "BLOCK": block, "num_warps": 8}
     with torch.cuda.device_of(now):
-        _divergence_kernel[(rows,)](
-            now, before, at, kl, sure, now.stride(0), before.stride(0), entries, BLOCK=block, num_warps=8
+        _mass_kernel[(rows, parts)](
+            *given, now.stride(0), before.stride(0), rows, entries, parts, size, BLOCK=block, num_warps=8
         )
-    return kl, sure
+        _divergence_kernel[(rows, parts)](
+            *given, kl, sure, now.stride(0), before.stride(0), rows, entries, parts, size, **layout
+        )
+    return kl.sum(1), sure
 
 
 def fused_top2(logits: Tensor) -> Top2:
@@ -142,35 +154,67 @@ if triton is not None:
         tl.store(total + row, tl.sum(mass, axis=0))
 
     @triton.jit
-    def _divergence_kernel(now, before, at, kl, sure, stride, before_stride, entries, BLOCK: tl.constexpr):
-        row = tl.program_id(0)
-        other = tl.load(at + row)
-        known = other >= 0
-        x_base = now + row.to(tl.int64) * stride
-        y_base = before + tl.maximum(other, 0) * before_stride
-        lane = tl.arange(0, BLOCK)
+    def _mass_kernel(
+        now, before, at, peaks, masses, stride, before_stride, rows, entries, parts, size, BLOCK: tl.constexpr
+    ):  # fmt: skip
+        """Largest logit, and sum of exponentials below it, of one part of a row and of the row it is compared with."""
+        row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+        x_base = now + row * stride
+        y_base = before + tl.maximum(tl.load(at + row), 0) * before_stride
+        first, lane = part * size, tl.arange(0, BLOCK)
         x_top = tl.full([BLOCK], float("-inf"), tl.float32)
         y_top = tl.full([BLOCK], float("-inf"), tl.float32)
-        for start in range(0, entries, BLOCK):
-            inside = start + lane < entries
-            x_top = tl.maximum(x_top, tl.load(x_base + start + lane, mask=inside, other=float("-inf")))
-            y_top = tl.maximum(y_top, tl.load(y_base + start + lane, mask=inside, other=float("-inf")))
-        x_peak, y_peak = tl.max(x_top, axis=0).to(tl.float64), tl.max(y_top, axis=0).to(tl.float64)
+        for start in range(0, size, BLOCK):
+            inside = first + start + lane < entries
+            x_top = tl.maximum(x_top, tl.load(x_base + first + start + lane, mask=inside, other=float("-inf")))
+            y_top = tl.maximum(y_top, tl.load(y_base + first + start + lane, mask=inside, other=float("-inf")))
+        x_peak, y_peak = tl.max(x_top, axis=0), tl.max(y_top, axis=0)
+        # A part of nothing but minus infinity weighs nothing; any finite peak says so.
+        x_safe = tl.where(x_peak > float("-inf"), x_peak, 0.0).to(tl.float64)
+        y_safe = tl.where(y_peak > float("-inf"), y_peak, 0.0).to(tl.float64)
         x_mass, y_mass = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
-        for start in range(0, entries, BLOCK):
-            inside = start + lane < entries
-            x = tl.load(x_base + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
-            y = tl.load(y_base + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
-            x_mass += tl.exp(x - x_peak)
-            y_mass += tl.exp(y - y_peak)
-        x_total, y_total = tl.sum(x_mass, axis=0), tl.sum(y_mass, axis=0)
+        for start in range(0, size, BLOCK):
+            inside = first + start + lane < entries
+            x = tl.load(x_base + first + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
+            y = tl.load(y_base + first + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
+            x_mass += tl.exp(x - x_safe)
+            y_mass += tl.exp(y - y_safe)
+        here = row * parts + part
+        tl.store(peaks + here, x_peak)
+        tl.store(peaks + rows * parts + here, y_peak)
+        tl.store(masses + here, tl.sum(x_mass, axis=0))
+        tl.store(masses + rows * parts + here, tl.sum(y_mass, axis=0))
+
+    @triton.jit
+    def _whole(peaks, masses, parts, PARTS: tl.constexpr):
+        """Peak and mass of a row from those of its parts."""
+        part = tl.arange(0, PARTS)
+        peak = tl.load(peaks + part, mask=part < parts, other=float("-inf"))
+        top = tl.max(peak, axis=0)
+        mass = tl.load(masses + part, mask=part < parts, other=0.0)
+        return top.to(tl.float64), tl.sum(mass * tl.exp(peak.to(tl.float64) - top.to(tl.float64)), axis=0)
+
+    @triton.jit
+    def _divergence_kernel(
+        now, before, at, peaks, masses, kl, sure, stride, before_stride, rows, entries, parts, size,
+        PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+        other = tl.load(at + row)
+        known = other >= 0
+        x_base = now + row * stride
+        y_base = before + tl.maximum(other, 0) * before_stride
+        x_peak, x_total = _whole(peaks + row * parts, masses + row * parts, parts, PARTS)
+        y_peak, y_total = _whole(peaks + (rows + row) * parts, masses + (rows + row) * parts, parts, PARTS)
+        x_share, y_share = 1.0 / x_total, 1.0 / y_total
+        first, lane = part * size, tl.arange(0, BLOCK)
         gain = tl.zeros([BLOCK], tl.float64)
-        for start in range(0, entries, BLOCK):
-            inside = start + lane < entries
-            x = tl.load(x_base + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
-            y = tl.load(y_base + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
-            p = tl.exp(x - x_peak) / x_total
-            q = tl.where(known, tl.exp(y - y_peak) / y_total, 0.0)
-            gain += p * (tl.log(p + 1e-12) - tl.log(q + 1e-12))
-        tl.store(kl + row, tl.sum(gain, axis=0))
-        tl.store(sure + row, 1.0 / x_total)
+        for start in range(0, size, BLOCK):
+            inside = first + start + lane < entries
+            x = tl.load(x_base + first + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
+            y = tl.load(y_base + first + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
+            p, q = tl.exp(x - x_peak) * x_share, tl.where(known, tl.exp(y - y_peak) * y_share, 0.0)
+            gain += p * tl.log((p + 1e-12) / (q + 1e-12))
+        tl.store(kl + row * parts + part, tl.sum(gain, axis=0))
+        if part == 0:
+            tl.store(sure + row, x_share)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from jot.kernels import slices, triton
-from jot.rowwise import fused_uniform
+from jot.rowwise import fused_scheduled, fused_uniform
 from jot.schedules import count, highest
 from jot.step import Proposal, Step
 
@@ -193,6 +193,9 @@ def choose(step: Step, config: DecodeConfig, draws, rank: Tensor, quota: Tensor,
 
 def scheduled(step: Step, method, config: DecodeConfig, draws, exits: Tensor, fraction: bool) -> Tensor:
     """The rows that the transfer schedule reveals, given what exits; ``fraction``: its entries are shares."""
+    rank = step.proposal.rank
+    if triton is not None and rank.is_cuda and len(rank) and config.ranking != "origin" and not config.alg_temp:
+        return fused_scheduled(step, rank, exits, method.combine, fraction)
     slots = len(step.masks)
     left = count(step.slot, step.in_block, slots)
     quota = (left * step.share).long() if fraction else torch.minimum(step.share.long(), left)
@@ -202,7 +205,7 @@ def scheduled(step: Step, method, config: DecodeConfig, draws, exits: Tensor, fr
     elif method.combine == "instead":
         resting = count(step.slot, exits, slots) > 0
         candidate = candidate & ~resting[step.slot]
-    return choose(step, config, draws, step.proposal.rank, quota, candidate)
+    return choose(step, config, draws, rank, quota, candidate)
 
 
 def committed(step: Step, method, exits: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from jot.kernels import triton
 
 if TYPE_CHECKING:
     from jot.fixed import FixedStep
+    from jot.step import Step
 
 if triton is not None:
     import triton.language as tl
@@ -63,7 +64,95 @@ def fused_turn(fixed: FixedStep, pick: Tensor, active: Tensor, whole: bool) -> N
         )  # fmt: skip
 
 
+def fused_scheduled(step: Step, rank: Tensor, exits: Tensor, combine: str, fraction: bool) -> Tensor:
+    """``proposals.scheduled`` where rows are chosen by rank; bool ``[rows]``."""
+    rows = len(rank)
+    chosen = torch.empty(rows, dtype=torch.bool, device=rank.device)
+    with torch.cuda.device_of(rank):
+        _scheduled_kernel[(triton.cdiv(rows, 32),)](
+            rank, step.slot, step.in_block.view(torch.uint8), exits.view(torch.uint8), step.share,
+            chosen.view(torch.uint8), rows, FRACTION=fraction, AFTER=combine == "after_exit",
+            INSTEAD=combine == "instead", BLOCK=32, OTHERS=128, num_warps=4,
+        )  # fmt: skip
+    return chosen
+
+
+def fused_commit(fixed: FixedStep, step: Step, pick: Tensor, live: Tensor, exits: Tensor, chosen: Tensor) -> Tensor:
+    """Write what the live rows commit into the canvas, and the two flags; returns the rows, bool ``[rows]``."""
+    rows, method = len(live), fixed.method
+    commit, void = torch.empty_like(live), step.void
+    with torch.cuda.device_of(live):
+        _commit_kernel[(triton.cdiv(rows, 128),)](
+            exits.view(torch.uint8), chosen.view(torch.uint8), live.view(torch.uint8),
+            (live if void is None else void).view(torch.uint8), step.top.index, step.proposal.token, step.top.total,
+            step.slot, step.position, pick, fixed.canvas, fixed.flags, commit.view(torch.uint8),
+            fixed.canvas.stride(0), rows, VOID=void is not None, DRAWN=method.takes == "proposal",
+            GREEDY=method.greedy, BLOCK=128, num_warps=4,
+        )  # fmt: skip
+    return commit
+
+
 if triton is not None:
+
+    @triton.jit
+    def _scheduled_kernel(
+        rank, slot, in_block, exits, share, chosen, rows, FRACTION: tl.constexpr, AFTER: tl.constexpr,
+        INSTEAD: tl.constexpr, BLOCK: tl.constexpr, OTHERS: tl.constexpr,
+    ):  # fmt: skip
+        mine = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        home = tl.load(slot + mine, mask=mine < rows, other=-1)
+        candidate = tl.load(in_block + mine, mask=mine < rows, other=0) > 0
+        if AFTER:
+            candidate = candidate & (tl.load(exits + mine, mask=mine < rows, other=0) == 0)
+        value = tl.where(candidate, tl.load(rank + mine, mask=mine < rows, other=0.0), float("-inf"))
+        ahead, left, gone = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64)
+        for start in range(0, rows, OTHERS):
+            other = start + tl.arange(0, OTHERS)
+            asked = tl.load(in_block + other, mask=other < rows, other=0) > 0
+            exiting = tl.load(exits + other, mask=other < rows, other=0) > 0
+            same = tl.load(slot + other, mask=other < rows, other=-2)[None, :] == home[:, None]
+            rival = (asked & (exiting == 0)) if AFTER else asked
+            theirs = tl.where(rival, tl.load(rank + other, mask=other < rows, other=0.0), float("-inf"))
+            tied = (theirs[None, :] == value[:, None]) & (other[None, :] < mine[:, None])
+            ahead += tl.sum((((theirs[None, :] > value[:, None]) | tied) & same).to(tl.int64), axis=1)
+            left += tl.sum((same & asked[None, :]).to(tl.int64), axis=1)
+            gone += tl.sum((same & exiting[None, :]).to(tl.int64), axis=1)
+        given = tl.load(share + home, mask=mine < rows, other=0.0)
+        if FRACTION:
+            quota = (left.to(tl.float32) * given).to(tl.int64)
+        else:
+            quota = tl.minimum(given.to(tl.int64), left)
+        taken = candidate & (ahead < quota)
+        if INSTEAD:
+            taken = taken & (gone == 0)
+        tl.store(chosen + mine, taken.to(tl.uint8), mask=mine < rows)
+
+    @triton.jit
+    def _commit_kernel(
+        exits, chosen, live, void, index, token, total, slot, position, pick, canvas, flags, commit, stride, rows,
+        VOID: tl.constexpr, DRAWN: tl.constexpr, GREEDY: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = row < rows
+        here = tl.load(live + row, mask=inside, other=0) > 0
+        leaves = tl.load(exits + row, mask=inside, other=0) > 0
+        taken = here & (leaves | (tl.load(chosen + row, mask=inside, other=0) > 0))
+        if VOID:
+            nothing = tl.load(void)
+            taken = taken & (nothing == 0)
+            tl.store(flags + 1, nothing.to(tl.int64))
+        likeliest = tl.load(index + row, mask=inside, other=0)
+        drawn = tl.load(token + row, mask=inside, other=0)
+        if GREEDY:
+            drawn = likeliest
+        elif not DRAWN:
+            drawn = tl.where(leaves, likeliest, drawn)
+        home = tl.load(pick + tl.load(slot + row, mask=inside, other=0))
+        tl.store(canvas + home * stride + tl.load(position + row, mask=inside, other=0), drawn, mask=taken)
+        tl.store(commit + row, taken.to(tl.uint8), mask=inside)
+        mass = tl.load(total + row, mask=inside, other=0.0)
+        if tl.sum((here & (mass != mass)).to(tl.int32), axis=0) > 0:
+            tl.store(flags, 1)
 
     @triton.jit
     def _ranks_kernel(score, slot, rank, rows, BLOCK: tl.constexpr, OTHERS: tl.constexpr):

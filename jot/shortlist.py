@@ -54,7 +54,7 @@ def dream_small(step: Step, config: DecodeConfig, draws) -> tuple[Proposal, Tens
 
 
 class Shortlist(NamedTuple):
-    """Per row: top-2 statistics, log sum exp of the tempered logits, and the largest logits in order of their tokens.
+    """Per row: top-2 statistics, log sum exp of the tempered logits, and the largest logits, in any order.
 
     ``found`` counts the latter ``[rows]``; above ``ROOM`` not all of them are in ``value`` and ``token``
     ``[rows, ROOM]``.
@@ -76,9 +76,10 @@ def fused_shortlist(logits: Tensor, temperature: float) -> Shortlist:
     """One program a row, which reads every logit twice; at least the ``SMALL`` largest finite ones are kept."""
     rows, entries = logits.shape
     first, second, total, mass = (torch.empty(rows, device=logits.device) for _ in range(4))
-    index, found = (torch.empty(rows, dtype=torch.long, device=logits.device) for _ in range(2))
+    index = torch.empty(rows, dtype=torch.long, device=logits.device)
+    found = torch.zeros(rows, dtype=torch.int32, device=logits.device)
     value = torch.empty(rows, ROOM, device=logits.device)
-    token = torch.zeros(rows, ROOM, dtype=torch.long, device=logits.device)
+    token = torch.empty(rows, ROOM, dtype=torch.long, device=logits.device)
     block = min(8192, triton.next_power_of_2(entries))
     with torch.cuda.device_of(logits):
         _shortlist_kernel[(rows,)](
@@ -135,22 +136,17 @@ if triton is not None:
         parts = tl.sort(tl.max(tl.reshape(best, [LANES, BLOCK // LANES]), axis=1), descending=True)
         cut = tl.max(tl.where(tl.arange(0, LANES) == SIZE - 1, parts, float("-inf")), axis=0)
         plain, tempered = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-        count = 0
         for start in range(0, entries, BLOCK):
             x = tl.load(base + start + lane, mask=start + lane < entries, other=float("-inf"))
             plain += tl.exp(x - peak)
             tempered += tl.exp(x * inverse - peak * inverse)
-            hit = ((x >= cut) & (x > float("-inf"))).to(tl.int32)
-            here = tl.sum(hit, axis=0)
-            if here > 0:
-                place = count + tl.cumsum(hit, axis=0) - 1
-                kept = (hit > 0) & (place < ROOM)
-                tl.store(value + row * ROOM + place, x, mask=kept)
-                tl.store(token + row * ROOM + place, (start + lane).to(tl.int64), mask=kept)
-            count += here
+            hit = (x >= cut) & (x > float("-inf"))
+            place = tl.atomic_add(found + row + lane * 0, 1, mask=hit, sem="relaxed")
+            kept = hit & (place < ROOM)
+            tl.store(value + row * ROOM + place, x, mask=kept)
+            tl.store(token + row * ROOM + place, (start + lane).to(tl.int64), mask=kept)
         tl.store(total + row, tl.sum(plain, axis=0))
         tl.store(mass + row, peak * inverse + tl.log(tl.sum(tempered, axis=0)))
-        tl.store(found + row, count.to(tl.int64))
 
     @triton.jit
     def _nucleus_kernel(
@@ -161,21 +157,31 @@ if triton is not None:
         lane = tl.arange(0, ROOM)
         count = tl.load(found + row)
         inside = lane < count
-        x = tl.load(value + row * ROOM + lane, mask=inside, other=float("-inf")) * inverse
+        token, value = token + row * ROOM, value + row * ROOM
+        name = tl.load(token + lane, mask=inside, other=0)
+        x = tl.load(value + lane, mask=inside, other=float("-inf"))
+        # In order of the tokens from here on, so that chance decides nothing.
+        sooner = inside[None, :] & (name[None, :] < name[:, None])
+        place = tl.sum(sooner.to(tl.int32), axis=1)
+        tl.debug_barrier()
+        tl.store(token + place, name, mask=inside)
+        tl.store(value + place, x, mask=inside)
+        tl.debug_barrier()
+        x = tl.load(value + lane, mask=inside, other=float("-inf")) * inverse
         share = tl.where(inside, tl.exp(x - tl.load(mass + row)), 0.0)
         ahead = (x[None, :] > x[:, None]) | ((x[None, :] == x[:, None]) & (lane[None, :] < lane[:, None]))
         before = tl.sum(tl.where(ahead, share[None, :], 0.0), axis=1)
         kept = inside & (before <= top_p)
         # Complete where something finite was left out of it; ``count`` may be all that there is.
-        left_out = tl.sum((inside & (before > top_p)).to(tl.int32), axis=0) > 0
-        tl.store(short + row, ((count > ROOM) | ((not left_out) & (count < entries))).to(tl.uint8))
+        left_out = tl.sum((inside & (before > top_p)).to(tl.int32), axis=0)
+        tl.store(short + row, ((count > ROOM) | ((left_out == 0) & (count < entries))).to(tl.uint8))
         weight = tl.where(kept, tl.exp(x - tl.max(x, axis=0)), 0.0)
         probs = weight / tl.sum(weight, axis=0)
         cdf = tl.cumsum(probs.to(tl.float64), axis=0)
         bar = tl.load(uniform + row) * tl.sum(tl.where(lane == ROOM - 1, cdf, 0.0), axis=0)
-        at = tl.minimum(tl.sum((cdf <= bar).to(tl.int32), axis=0), ROOM - 1)
+        at = tl.minimum(tl.sum((cdf <= bar).to(tl.int32), axis=0), tl.minimum(count, ROOM) - 1)
         sure = tl.sum(tl.where(lane == at, probs, 0.0), axis=0)
-        tl.store(drawn + row, tl.load(token + row * ROOM + at))
+        tl.store(drawn + row, tl.load(token + at, mask=at >= 0, other=0))  # no finite logit, no token
         tl.store(likely + row, sure)
         if RANKING == "entropy":
             tl.store(rank + row, tl.sum(probs * tl.log(probs + 1e-10), axis=0))

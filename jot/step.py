@@ -42,6 +42,7 @@ class Step:
         proposal: token and confidence of every row, set before the rule is called.
         void: whether the step will be taken again, bool ``[]``; then a rule must leave its memory as it was.
         kept: what is computed once a step, by whom it concerns.
+        prepared: what the rule has computed ahead of the forward, if anything.
     """
 
     logits: Tensor
@@ -63,6 +64,7 @@ class Step:
     proposal: Proposal | None = None
     void: Tensor | None = None
     kept: dict = field(default_factory=dict)
+    prepared: Tensor | None = None
 
     @cached_property
     def top(self) -> Top2:

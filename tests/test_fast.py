@@ -264,6 +264,35 @@ for entries, ranking in ((9000, "entropy"), (300, "margin"), (70, "confidence"),
         assert torch.equal(mine.token[same], twin.token[same]), (entries, ranking, scale)
         for one, other in ((mine.rank, twin.rank), (mine.confidence, twin.confidence)):
             torch.testing.assert_close(one[same], other[same], rtol=1e-5, atol=1e-6)
+RULES = [SimpleNamespace(combine=c, takes=t, greedy=g) for c, t, g in (
+    ("or", "argmax", False), ("after_exit", "proposal", False), ("instead", "argmax", True))]
+for rows, method, fraction in ((5, RULES[0], True), (70, RULES[1], False), (300, RULES[2], True), (300, RULES[0], False)):
+    slot = torch.randint(0, 4, (rows,)).sort().values
+    exits, live, in_block = torch.rand(rows) < 0.02, torch.rand(rows) < 0.9, torch.rand(rows) < 0.8
+    step = SimpleNamespace(
+        slot=slot, in_block=in_block, masks=torch.zeros(4, 9), position=torch.arange(rows) % 40,
+        share=torch.rand(4) if fraction else torch.tensor([0.0, 3.0, 500.0, 7.0]), void=None,
+        proposal=proposals.Proposal(torch.arange(rows) + 900, torch.randint(0, 9, (rows,)).float(), None),
+        top=SimpleNamespace(index=torch.arange(rows), total=torch.ones(rows)))
+    config = SimpleNamespace(ranking="entropy", alg_temp=None)
+    mine = rowwise.fused_scheduled(step, step.proposal.rank, exits, method.combine, fraction)
+    triton, proposals.triton, schedules.triton = proposals.triton, None, None
+    assert torch.equal(mine, proposals.scheduled(step, method, config, None, exits, fraction)), (rows, fraction)
+    proposals.triton = schedules.triton = triton
+    count, pick = min(rows, 160), torch.tensor([3, 1, 0, 2])
+    step.slot, step.position = torch.arange(count) // 40, torch.arange(count) % 40  # every place once
+    for void, bad in ((None, False), (torch.tensor(False), True), (torch.tensor(True), False)):
+        step.void, step.top.total = void, torch.ones(count)
+        step.top.total[-1] = torch.nan if bad else 1.0
+        pair = [SimpleNamespace(method=method, canvas=torch.full((4, 60), 5), flags=torch.zeros(2).long()) for _ in "ab"]
+        cut = [one[:count] for one in (live, exits, mine)]
+        cut[0][-1] = True
+        step.top.index, step.proposal = torch.arange(count), proposals.Proposal(torch.arange(count) + 900, None, None)
+        old = pair[1].canvas[pick[step.slot], step.position]
+        first = rowwise.fused_commit(pair[0], step, pick, *cut)
+        second = fixed.FixedStep.commit(pair[1], step, pick, *cut, old)
+        assert torch.equal(first, second) and torch.equal(pair[0].canvas, pair[1].canvas), (rows, void)
+        assert torch.equal(pair[0].flags > 0, pair[1].flags > 0), (rows, void, bad)
 for shape, size in (((1, 40), 32), ((3, 700), 64), ((2, 9), 32)):
     asked = torch.rand(shape) < 0.1
     for mine, twin in zip(rowwise.fused_compact(asked, size), fixed.compact(asked.cpu(), size)):
