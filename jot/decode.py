@@ -169,9 +169,7 @@ class _Loop:
         while True:
             for s, slot in enumerate(self.slots):
                 if slot is None and waiting:
-                    sample = next(queue, None)
-                    waiting = sample is not None
-                    if waiting:
+                    if waiting := (sample := next(queue, None)) is not None:
                         self.fill(s, *sample)
             live = [s for s, slot in enumerate(self.slots) if slot is not None]
             if not live:

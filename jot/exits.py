@@ -152,8 +152,7 @@ class JoT(ExitRule):
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         if math.isinf(self.tau_max):
             return step.none(), None
-        ready = step.prepared
-        threshold = self.prepare(step.resolved, step.slot, step.position) if ready is None else ready
+        threshold = self.prepare(step.resolved, step.slot, step.position) if step.prepared is None else step.prepared
         return step.in_block & (step.top.gap >= threshold), threshold
 
 

@@ -30,7 +30,7 @@ NARROW = 32  # and read up to the next multiple of this that holds the live ones
 OFTEN = 8  # or exactly as far as these, all of one length, where so many samples of a run have that length
 KEPT, KEPT_BYTES = 12, 1 << 30  # loops with their graphs that a model keeps, and the memory of their state
 GRAPHS = 256  # that a loop keeps
-FAR = 4  # a sample is far from its end with so many times the rows left that one step has committed at most
+FAR = 4  # a sample is far from its end with so many times the rows left that the last step committed
 LARGE = 1 << 26  # bytes
 AMPERE = (8, 0)
 UNASKED = "nobody asked for it"
@@ -119,10 +119,10 @@ class _Sample:
     steps: int = 0
     opened: int = 0  # of these, forwards of the whole canvas
     seconds: float = 0.0
-    most: int = 0  # rows that one step has taken off ``asked``
+    last: int = 0  # rows that the last step took off ``asked``
 
     def read(self, counters: list[int]) -> None:
-        self.most = max(self.most, self.asked - counters[0])
+        self.last = self.asked - counters[0]
         self.asked, self.index, self.block, self.done, self.steps, self.opened = counters[:6]
 
 
@@ -270,7 +270,7 @@ class FastLoop:
         if self.wary or len(group) > 1 or self.config.cache is not None or isinstance(self.fixed.method, Prophet):
             return False
         (sample,) = group.values()
-        return sample.block + 1 < len(self.config.blocks) or sample.asked > FAR * sample.most > 0
+        return sample.block + 1 < len(self.config.blocks) or sample.asked > FAR * sample.last > 0
 
     def step(self, group: dict[int, _Sample], whole: bool) -> list[int]:
         """One step of some of the slots; their counters afterwards."""

@@ -32,7 +32,7 @@ _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "for
              "slots", "tokens_non_eos")  # fmt: skip
 PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
 SAME = "\0"  # stands in a file for an answer that is the whole text
-UNDER_WAY = ".tmp"  # ends the name of a file that another one's place is for
+TEMPORARY = ".tmp"
 _TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "threshold": np.float32,
                 "mean_margin": np.float16, "masked": np.int16}  # fmt: skip
 
@@ -62,7 +62,8 @@ def pack(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     token = secrets.token_hex(4)
-    jobs = [(stores, sorted(cells), folder / f"{name}.{token}.parquet", traces) for name, cells in groups.items()]
+    final = {f"{name}.{token}.parquet": f"{name}.parquet" for name in groups}  # names: while packing, and at the end
+    jobs = [(stores, sorted(cells), folder / name, traces) for name, cells in zip(final, groups.values(), strict=True)]
     try:
         if workers == 1:
             parts = [_pack(*job) for job in jobs]
@@ -70,17 +71,18 @@ def pack(
             with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
                 parts = list(pool.map(_pack, *zip(*jobs, strict=True)))
     except BaseException:
-        _remove(folder.glob(f"*.{token}.parquet"))
+        _remove(folder / name for name in final)
         raise
     manifest = {cell_id: meta for part in parts for cell_id, meta in part.items()}
     _publish(folder, manifest)  # from here on the new pack is read
-    # The plain names are free now: they come to mean the new files too, then the manifest says so.
-    for staged in {meta["file"] for meta in manifest.values()}:
-        _alias(folder / staged, folder / staged.replace(f".{token}.", "."))
-    manifest = {k: {**meta, "file": meta["file"].replace(f".{token}.", ".")} for k, meta in manifest.items()}
+    # No manifest names the final names now: they come to mean the new files too, then the manifest says so.
+    for name in sorted({meta["file"] for meta in manifest.values()}):
+        _alias(folder / name, folder / final[name])
+    manifest = {cell_id: {**meta, "file": final[meta["file"]]} for cell_id, meta in manifest.items()}
     target = _publish(folder, manifest)
     named = {meta["file"] for meta in manifest.values()}
-    _remove(path for path in [*folder.glob("*.parquet"), *folder.glob(f"*{UNDER_WAY}")] if path.name not in named)
+    files = [path for pattern in ("*.parquet", f"*.parquet{TEMPORARY}") for path in folder.glob(pattern)]
+    _remove(path for path in files if path.name not in named)
     return target
 
 
@@ -97,7 +99,7 @@ def _publish(folder: Path, manifest: Mapping[str, Mapping]) -> Path:
         lines.append(f"{json.dumps(cell_id)}: {json.dumps(meta, separators=(',', ':'))}")
     head = json.dumps(places, separators=(",", ":"))
     target = folder / "manifest.json"
-    temporary = target.with_name(target.name + UNDER_WAY)
+    temporary = target.with_name(target.name + TEMPORARY)
     temporary.write_text(f'{{"places": {head},\n"cells": {{\n' + ",\n".join(lines) + "\n}}\n")
     _sync(temporary)
     _sync(folder)  # the names of the Parquet files, before the manifest's
@@ -108,7 +110,7 @@ def _publish(folder: Path, manifest: Mapping[str, Mapping]) -> Path:
 
 def _alias(staged: Path, path: Path) -> None:
     """Makes ``path`` another name of a file, or a copy of it where the file system has no such links."""
-    temporary = path.with_name(path.name + UNDER_WAY)
+    temporary = path.with_name(path.name + TEMPORARY)
     temporary.unlink(missing_ok=True)
     try:
         os.link(staged, temporary)

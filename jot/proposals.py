@@ -118,23 +118,16 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
     return kept
 
 
-def _demote(logits: Tensor, tokens: tuple[int, ...]) -> Tensor:
-    """Tokens that may be proposed but rank last: removed after the choice, before the confidence."""
-    logits = logits.clone()
-    logits[:, list(tokens)] = -torch.inf
-    return logits
-
-
 def _rank(logits: Tensor, probs: Tensor, token: Tensor, config: DecodeConfig) -> tuple[Tensor, Tensor]:
     """Ranking and probability of the proposed tokens under ``probs``, the softmax of ``logits``."""
-    late = config.begin_suppress_tokens
-    if late:  # nan where nothing else had survived the truncation
-        probs = _demote(logits, late).softmax(-1).nan_to_num(0.0)
+    late = config.begin_suppress_tokens and torch.tensor(config.begin_suppress_tokens, device=token.device)
+    if len(late):  # may be proposed but rank last; nan where nothing else had survived the truncation
+        probs = logits.index_fill(-1, late, -torch.inf).softmax(-1).nan_to_num(0.0)
     likely = confidence(probs, token)
     rule = RANKINGS[config.ranking]
     rank = likely if rule in (None, confidence) else rule(probs, token)
-    if late:
-        rank = rank.masked_fill(torch.isin(token, torch.tensor(late, device=token.device)), torch.finfo(rank.dtype).min)
+    if len(late):
+        rank = rank.masked_fill(torch.isin(token, late), torch.finfo(rank.dtype).min)
     return rank, likely
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -80,6 +81,35 @@ def test_a_cell_is_one_evaluate_line(tmp_path: Path, capsys) -> None:
                        "--store": "results/x/sub", "--set": None, "--seed": "3", "--limit": "7"}  # fmt: skip
     chosen = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
     assert chosen == ["cache=none", "suppress_tokens=1,2", "tau_max=5"]
+
+
+def test_options_that_hold_for_all_cells(tmp_path: Path, capsys) -> None:
+    path = write(tmp_path, cell("models: pocket-llada, tasks: [humaneval, pocket_mmlu], method: full"))
+
+    def listed(form: str, *more: str) -> str:
+        assert cli.main(["cells", str(path), form, *more]) == 0
+        return capsys.readouterr().out
+
+    plain = listed("--print")
+    assert "--dtype" not in plain and "--allow-code-execution" not in plain  # nothing is allowed unless asked for
+    given = listed("--print", "--dtype", "bfloat16", "--allow-code-execution").splitlines()
+    for line, before in zip(given, plain.splitlines(), strict=True):
+        assert line == f"{before} --dtype bfloat16 --allow-code-execution"
+        options = cli._parser().parse_args(shlex.split(line)[1:])
+        assert (options.dtype, options.allow_code_execution) == ("bfloat16", True)
+    assert cli.main(["cells", str(path), "--dtype", "bfloat16"]) == 0
+    assert capsys.readouterr().out.count("dtype=bfloat16") == 2
+    keys = [
+        [point["key"] for point in json.loads(listed("--json", *more))["cells"]]
+        for more in ((), ("--allow-code-execution",), ("--dtype", "bfloat16"))
+    ]
+    assert keys[0] == keys[1] and not {*keys[0]} & {*keys[2]}
+    assert keys[0][1] == "pocket-llada_pocket_mmlu_test_full-d36d0a6825"  # jobs that are done stay done
+    for command in (["cells", str(path)], ["run", str(path), "--store", str(tmp_path / "store")]):
+        assert cli.main([*command, "--dtype", "float99"]) == 2
+        told = capsys.readouterr()
+        assert "unknown dtype 'float99'" in told.err and told.err.count("\n") == 1 and not told.out
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize(

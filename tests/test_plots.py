@@ -74,7 +74,7 @@ def test_figures_name_methods_of_the_map():
 
 def test_no_figure_of_methods_has_a_map_of_its_own(root):
     """Markers of methods are written in ``plots`` alone; the figures of other series name theirs."""
-    own = {"plots.py", "bound_summary.py", "dynamics_view.py", "wallclock_view.py"}  # processes, budgets, documents
+    own = {"plots.py", "bound_summary.py", "dynamics_view.py"}  # processes, budgets, documents
     for path in (root / "jot" / "analysis").glob("*.py"):
         text = path.read_text(encoding="utf-8")
         found = re.findall(r"""(?:fmt|marker)=["'][a-zA-Z^<>*]["']""", text)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -141,6 +143,46 @@ def test_limits_of_the_command_line(path, tmp_path, capsys) -> None:
     (tmp_path / "file").write_text("")
     assert cli.main(command(path, tmp_path / "file")) == 2 and "file" in capsys.readouterr().err
     assert not (tmp_path / "other" / "summary.csv").exists()
+
+
+def test_a_dtype_gives_the_cell_of_the_printed_line(model, tmp_path, capsys) -> None:
+    """Either way it is one cell: the second finds nothing to decode."""
+    path, store = tmp_path / "grid.yaml", tmp_path / "store"
+    path.write_text(f"cells: [{{models: '{model}', tasks: pocket_mmlu, split: dev, method: full, limit: 2}}]")
+    ids = {}
+    for more in ([], ["--dtype", "float32"], ["--dtype", "bfloat16"]):
+        assert cli.main(command(path, store, *more)) == 0
+        (row,) = summary(store)
+        assert row["settings"] == (f"dtype={more[1]}" if more else "") and row["n"] == "2"
+        ids[more[-1] if more else None] = row["cell"]
+        capsys.readouterr()
+        assert cli.main(["cells", str(path), "--print", "--store", str(store), *more]) == 0
+        assert cli.main([*shlex.split(capsys.readouterr().out)[1:], "--device", "cpu"]) == 0
+        told = capsys.readouterr().out
+        assert "nothing to decode" in told and row["cell"] in told
+    assert ids[None] == ids["float32"] != ids["bfloat16"]
+    dtypes = {name: recorded.meta["config"]["dtype"] for name, recorded in load_store(store).items()}
+    assert dtypes == {ids["float32"]: "float32", ids["bfloat16"]: "bfloat16"}
+
+
+def test_code_is_run_only_with_consent(model, tmp_path, capsys, monkeypatch) -> None:
+    path = tmp_path / "grid.yaml"
+    path.write_text(f"cells: [{{models: '{model}', tasks: [pocket_mmlu, humaneval], method: full}}]")
+    calls = []
+
+    def evaluate(model, task, method, *, allow_code_execution, **_):
+        calls.append((task, allow_code_execution))
+        return SimpleNamespace(cell=task, n=1, score=1.0, speedup=1.0, decoded=1)
+
+    monkeypatch.setattr("jot.harness.evaluate", evaluate)
+    assert cli.main(command(path, tmp_path / "store")) == 2
+    told = capsys.readouterr()
+    assert "humaneval runs code that the model writes; consent with --allow-code-execution" in told.err
+    assert told.err.count("\n") == 1 and calls == [] and not (tmp_path / "store").exists()
+    assert cli.main(command(path, tmp_path / "store", "--allow-code-execution")) == 0
+    assert calls == [("pocket_mmlu", True), ("humaneval", True)]
+    run.run(grid.read(path), tmp_path / "store", device="cpu", say=lambda _: None)
+    assert calls[2:] == [("pocket_mmlu", False), ("humaneval", False)]
 
 
 def test_the_summary_is_whole_or_not_there(tmp_path, monkeypatch) -> None:

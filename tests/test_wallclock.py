@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,13 +13,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jot.analysis import published, stats, timing, wallclock, wallclock_speed, wallclock_view
+from jot.analysis import plots, published, stats, timing, wallclock, wallclock_speed, wallclock_view
 from jot.analysis.parameters import NotebookError
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEED = ROOT / "tests" / "speed"
 sys.path.insert(0, str(SPEED))
 
+TABLES = {
+    "step_cost": wallclock_speed.step_cost,
+    "fast_against_plain": wallclock_speed.loops,
+    "cache_cost": wallclock_speed.cache_cost,
+    "batch_throughput": wallclock_speed.batches,
+    "scaling": wallclock_speed.processes,
+    "cpu_pocket": wallclock_speed.cpu,
+}
 STEPS = {"full": 128, "jot": 8, "fastdllm": 10}
 
 
@@ -192,9 +201,15 @@ def speed_files(folder: Path, card: str = "NVIDIA H100 80GB HBM3") -> Path:
              "over_naive": 2.0, "path": "fast"}  # fmt: skip
     cpu = {"model": "pocket-dream", "method": "jot", "threads": 2, "slots": 4, "samples": 4, "seconds": ms,
            "sample_s": 0.1, "cpu_s": 0.2, "products": 0.6}  # fmt: skip
+    loops = {"model": "pocket-llada", "dtype": "float32", "method": "jot", "cache": None, "slots": 32, "samples": 200,
+             "equal": 200, "loops": ["fast"]}  # fmt: skip
+    alone = {"model": "pocket-dream", "task": "pocket_gsm8k", "split": "test", "method": "full", "slots": 64,
+             "processes": 1, "samples": 1001, "shares": [1001], "decoding_s": 20.0, "decoding_runs": [20.0],
+             "whole_s": 50.0, "per_second": 50.0, "gain": 1.0, "of_ideal": 1.0, "equal_tokens": 1001}  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     whole = {**row, "method": "full", "step_ms": {**ms, "median": 14.7}}
-    for script, one in (("step_cost", row), ("cache_cost", cache), ("batch_throughput", batch), ("cpu_pocket", cpu)):
+    for script, one in (("step_cost", row), ("cache_cost", cache), ("batch_throughput", batch), ("cpu_pocket", cpu),
+                        ("fast_against_plain", loops), ("scaling", alone)):  # fmt: skip
         content = {"script": script, **about, "rows": [one]}
         if script == "step_cost":
             content["rows"].append(whole)
@@ -207,7 +222,7 @@ def test_speed_rows(tmp_path):
     assert wallclock.speed(tmp_path / "none") == {}
     folder = speed_files(tmp_path)
     found = wallclock.speed(folder)
-    assert set(found) == {"step_cost", "plain", "cache_cost", "batch_throughput", "cpu_pocket"}
+    assert set(found) == {"plain", *wallclock_speed.COMMANDS}
     row = found["step_cost"].iloc[0]
     assert (row["step_ms"], row["step_ms_low"], row["card"]) == (15.0, 14.0, "NVIDIA H100 80GB HBM3")
     roof = wallclock.roofline(found["step_cost"]).iloc[0]
@@ -231,10 +246,10 @@ def test_tables_and_figure(tmp_path, found, recorded):
     """Every table with nothing and with something recorded; what is missing says so and names its command."""
     speed = wallclock.speed(speed_files(tmp_path / "speed")) if recorded else {}
     summary, paper = wallclock.summary(found), wallclock.paper()
-    shown = [wallclock_speed.step_cost(speed), wallclock_speed.cache_cost(speed), wallclock_speed.batches(speed),
-             wallclock_speed.cpu(speed)]  # fmt: skip
-    for one in shown:
-        assert ("not recorded" in repr(one)) != recorded and (recorded or "python tests/speed/" in repr(one))
+    for script, table in TABLES.items():
+        text = repr(table(speed))
+        assert (f"python tests/speed/{script}.py" in text) != recorded
+        assert recorded == ("no interval" in text) and (recorded or "not recorded" in text)
     text = repr(wallclock_view.published(paper, speed))
     assert "A100 here" in text and "H100 here" in text and "not recorded" in text
     assert ("5.50× in steps, 5.39× on the clock" in text) == recorded
@@ -243,11 +258,61 @@ def test_tables_and_figure(tmp_path, found, recorded):
     assert ("1.25 to 1.25 times the bare forward" in verdict) == recorded
     first = repr(wallclock_view.a100(speed))
     assert first.startswith("No A100 was available") and "python tests/speed/step_cost.py" in first
-    assert len(wallclock_view.figure(summary, paper, speed).axes) == 2
+    drawn = wallclock_view.figure(summary, paper, speed)
+    marks = {line.get_marker() for axis in drawn.axes for line in axis.lines} - {"None", "|", "_"}
+    assert len(drawn.axes) == 2 and marks == {plots.LOOKS[m].marker for m in ("jot", "prophet", "klass", "fastdllm")}
     assert "n = 6 pocket_gsm8k" in wallclock_view.main(summary).caption
     assert "not given" in repr(wallclock_view.hardware(found, {}, speed))
     checks = repr(wallclock_view.checks(found, summary, [{"cell": "x", "n": 3, "equal": 2}]))
     assert "2 of 3 samples" in checks and "does not hold" in checks.replace("**", "")
+
+
+def rows_of(script: str, *changes: dict, **about) -> str:
+    """The made-up row of a script with changes, as the text of a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        content = json.loads((speed_files(Path(folder)) / f"{script}-a.json").read_text())
+    content["hardware"] |= about
+    return json.dumps({**content, "rows": [{**content["rows"][0], **change} for change in changes]})
+
+
+def test_loops_that_differ_say_by_how_many_documents(tmp_path):
+    (tmp_path / "b.json").write_text(
+        rows_of("fast_against_plain", {}, {"slots": 1, "samples": 50, "equal": 50}, {"cache": "dual", "equal": 198},
+                {"dtype": "bfloat16", "equal": 195}, {"dtype": "bfloat16", "slots": 1, "samples": 50, "equal": 49})
+    )  # fmt: skip
+    table = wallclock_speed.loops(wallclock.speed(tmp_path))
+    assert table.frame[["Method", "Cache", "Slots", "Equal in float32", "Equal in bfloat16"]].values.tolist() == [
+        ["JoT, τ = 30", "none", 32, "200 of 200", "**195 of 200**\n5 documents differ"],
+        ["JoT, τ = 30", "none", 1, "50 of 50", "**49 of 50**\n1 document differs"],
+        ["JoT, τ = 30", "dual", 32, "**198 of 200**\n2 documents differ", "not recorded"],
+    ]
+    assert "Embedded tier" in table.caption and "448 of 450" in table.caption and "244 of 250" in table.caption
+
+
+def test_processes_stay_with_their_own_series(tmp_path):
+    two = {"processes": 2, "shares": [501, 500], "decoding_s": 10.5, "gain": 20 / 10.5, "of_ideal": 10 / 10.5}
+    eight = {"processes": 8, "shares": [125] * 7 + [126], "equal_tokens": 1000}
+    (tmp_path / "scaling.json").write_text(rows_of("scaling", {}, two))
+    (tmp_path / "scaling-x4.json").write_text(rows_of("scaling", {"decoding_s": 21.0}, {**two, "gain": 2.0}, eight))
+    (tmp_path / "scaling-y.json").write_text(rows_of("scaling", {}, kind="NVIDIA H200"))
+    frame = wallclock_speed.processes(wallclock.speed(tmp_path)).frame
+    assert list(frame["Card"]) == ["H100"] * 5 + ["H200"] and list(frame["Processes"]) == [1, 2, 1, 2, 8, 1]
+    assert list(frame["Scaling, ×"])[:4] == ["1.00", "1.90", "1.00", "2.00"]
+    shares = ["1,001", "500 to 501", "1,001", "500 to 501", "125 to 126", "1,001"]
+    assert list(frame["Of each process"]) == shares and frame["Equal tokens"][4] == "1,000\u00a0of\u00a01,001"
+
+
+def test_batches_of_both_tiers(tmp_path):
+    """Rows by model and slots, whatever their files; of rows measured twice the file with the longer name counts."""
+    sizes = [{"model": model, "slots": slots} for model in ("pocket-llada", "LLaDA-8B") for slots in (32, 16, 4, 1)]
+    (tmp_path / "batch.json").write_text(rows_of("batch_throughput", {"samples": 7}))
+    only = wallclock_speed.batches(wallclock.speed(tmp_path))
+    assert "Embedded tier" not in only.caption and "Full-size shapes" in only.caption
+    (tmp_path / "batch-b.json").write_text(rows_of("batch_throughput", *sizes))
+    table = wallclock_speed.batches(wallclock.speed(tmp_path))
+    found = list(table.frame[["Model", "Slots"]].itertuples(index=False, name=None))
+    assert found == [(model, slots) for model in ("LLaDA-8B", "pocket-llada") for slots in (1, 4, 16, 32)]
+    assert set(table.frame["Samples"]) == {32} and "Embedded tier, 5 M parameters" in table.caption
 
 
 def test_an_a100_fills_its_column(tmp_path, found):

@@ -29,12 +29,7 @@ NAMES = {"full": "Full decoding", "jot": "JoT", "prophet": "Prophet (our port)",
 LIVE_LIMIT = 24  # documents a task that a live run times unless told otherwise
 KEYS = ["model", "task", "method"]
 BUSY = 1.1  # clock over processor time from which the machine had other work
-COMMANDS = {
-    "step_cost": "python tests/speed/step_cost.py --only {family} {task} --out data/records/speed/step_cost-NAME.json",
-    "cache_cost": "python tests/speed/cache_cost.py --out data/records/speed/cache_cost-NAME.json",
-    "batch_throughput": "python tests/speed/batch_throughput.py --out data/records/speed/batch_throughput-NAME.json",
-    "cpu_pocket": "python tests/speed/cpu_pocket.py --out data/records/speed/cpu_pocket.json",
-}
+SAME = ["card", *KEYS, "dtype", "cache", "slots", "threads", "processes"]  # name a row of the speed scripts
 
 
 # --- recordings of the embedded pair ------------------------------------------------------------------------
@@ -229,11 +224,12 @@ def paper() -> pd.DataFrame:
 def speed(folder: str | Path | None = None) -> dict[str, pd.DataFrame]:
     """Rows of ``tests/speed`` by script, with ``card``; medians as numbers, their range in ``<name>_low``, ``_high``.
 
-    Dry runs are left out; of rows measured twice on one card the later file's counts. Empty where nothing is recorded.
+    Dry runs are left out; of rows measured twice on one card the later file's counts, but a file of ``scaling`` stays
+    whole, for its rows are over its own first. Empty where nothing is recorded.
     """
     place = Path(folder) if folder else home() / "data" / "records" / "speed"
     parts: dict[str, list[dict]] = {}
-    for path in sorted(place.glob("*.json")) if place.is_dir() else ():
+    for path in sorted(place.glob("*.json"), key=lambda path: path.stem) if place.is_dir() else ():
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             script, rows, hardware = content["script"], content["rows"], content["hardware"]
@@ -250,7 +246,7 @@ def speed(folder: str | Path | None = None) -> dict[str, pd.DataFrame]:
     for script, rows in parts.items():
         frame = pd.DataFrame(rows)
         if len(frame):
-            same = [name for name in ("card", *KEYS, "slots", "threads") if name in frame]
+            same = [name for name in SAME + ["file"] * (script == "scaling") if name in frame]
             found[script] = frame.drop_duplicates(same, keep="last").reset_index(drop=True)
     if "step_cost" in found:  # a run that was cut off has not compared its rows
         rows = found["step_cost"]

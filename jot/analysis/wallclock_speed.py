@@ -1,18 +1,28 @@
-"""Tables of the rows that ``tests/speed`` writes: the step, the caches, batches, the CPU."""
+"""Tables of the rows that ``tests/speed`` writes: step, loops, caches, batches, processes, CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from jot.analysis import wallclock
+from jot.analysis import render, wallclock
 from jot.analysis.cells import DEFAULT_TAU, family
 from jot.analysis.display import Note, Table
-from jot.analysis.wallclock import COMMANDS, NAMES
+from jot.analysis.wallclock import NAMES
 
 ABSENT = "not recorded"
 Speed = Mapping[str, pd.DataFrame]
+COMMANDS = {
+    "step_cost": "python tests/speed/step_cost.py --only {family} {task} --out data/records/speed/step_cost-NAME.json",
+    "fast_against_plain": "python tests/speed/fast_against_plain.py --only pocket-{family} float32 bfloat16 "
+    "--out data/records/speed/fast_against_plain-NAME.json",
+    "cache_cost": "python tests/speed/cache_cost.py --out data/records/speed/cache_cost-NAME.json",
+    "batch_throughput": "python tests/speed/batch_throughput.py --out data/records/speed/batch_throughput-NAME.json",
+    "scaling": "python tests/speed/scaling.py --out data/records/speed/scaling-NAME.json",
+    "cpu_pocket": "python tests/speed/cpu_pocket.py --out data/records/speed/cpu_pocket.json",
+}
+DTYPES = ("float32", "bfloat16")
 
 
 def number(value, form: str = ".2f") -> str:
@@ -21,7 +31,9 @@ def number(value, form: str = ".2f") -> str:
 
 def spread(row: pd.Series, name: str, form: str = ".2f") -> str:
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-    return number(row[name], form) + ("" if low is None or pd.isna(low) else f"\n{low:{form}} to {high:{form}}")
+    return number(row[name], form) + (
+        "" if low is None or pd.isna(low) else f"\n{low:{form}}\u00a0to\u00a0{high:{form}}"
+    )
 
 
 def absent(script: str, what: str) -> Note:
@@ -78,6 +90,51 @@ def _repeats(rows: pd.DataFrame, column: str) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
+def loops(speed: Speed) -> Table | Note:
+    """Documents on which the loop of graphs and the plain loop give the same tokens."""
+    rows = speed.get("fast_against_plain")
+    if rows is None:
+        return absent("fast_against_plain", "The loop of graphs against the plain loop")
+    rows = rows.assign(cache=rows["cache"].fillna("none"))
+    table = []
+    for (card, model, method, cache, slots), group in rows.groupby(
+        ["card", "model", "method", "cache", "slots"], sort=False
+    ):
+        table.append(
+            {
+                "Card": brief(card),
+                "Model": model,
+                "Method": method_label(method, model).replace(" (dual cache)", ""),
+                "Cache": cache,
+                "Slots": slots,
+                **{f"Equal in {dtype}": _equal(group[group["dtype"] == dtype]) for dtype in DTYPES},
+                "Loop": ", ".join(sorted({name for names in group["loops"] for name in names})),
+            }
+        )
+    sums = {dtype: rows[rows["dtype"] == dtype][["equal", "samples"]].sum() for dtype in DTYPES}
+    float32, bfloat16 = (f"{one['equal']:,} of {one['samples']:,}" for one in sums.values())
+    return Table(
+        pd.DataFrame(table),
+        f"Tokens of the loop of graphs beside those of the plain loop. {_tier(rows)}; documents of pocket_gsm8k (dev) "
+        "in a fixed order, each decoded by both. In the cells: documents with every token equal, of n decoded; counts, "
+        "no interval. The loops round differently: float32 should be equal for every document (decodings in all: "
+        f"{float32}), bfloat16 need not be ({bfloat16}).",
+    )
+
+
+def _equal(one: pd.DataFrame) -> str:
+    if one.empty:
+        return ABSENT
+    equal, n = int(one["equal"].iloc[0]), int(one["samples"].iloc[0])
+    apart = "" if equal == n else f"\n{n - equal} document{'s differ' if n - equal > 1 else ' differs'}"
+    return (f"{equal} of {n}" if equal == n else f"**{equal} of {n}**") + apart
+
+
+def _tier(rows: pd.DataFrame) -> str:
+    shown = render.tiers(rows["model"])
+    return shown[:1].upper() + shown[1:]
+
+
 def cache_cost(speed: Speed) -> Table | Note:
     """Forwards within a cached block and those that open one."""
     rows = speed.get("cache_cost")
@@ -110,6 +167,10 @@ def batches(speed: Speed) -> Table | Note:
     rows = speed.get("batch_throughput")
     if rows is None:
         return absent("batch_throughput", "Batches")
+    rows = rows.sort_values(["card", "model", "slots"], kind="stable")
+    pocket = rows["model"].str.startswith("pocket-")
+    tiers = ["Full-size shapes with random weights, bfloat16, step counts of recorded runs"] * (not pocket.all())
+    tiers += [f"{_tier(rows[pocket])}, pocket_gsm8k, float32"] * bool(pocket.any())
     table = [
         {
             "Card": brief(r["card"]),
@@ -130,12 +191,51 @@ def batches(speed: Speed) -> Table | Note:
     ]
     return Table(
         pd.DataFrame(table),
-        "JoT through slots that refill (n: samples). Embedded tier, 5 M parameters, float32 (pocket names) and "
-        "full-size shapes with random weights, bfloat16, step counts of recorded runs. Medians of repeated streams, "
-        "range in small, no interval. Ideal: all slots busy to the end at the measured cost of a full batch; packed: "
-        "what the same counts allow when the queue runs dry; padded: batches as long as their slowest sample, "
-        "computed from the same costs.",
+        f"JoT through slots that refill (n: samples). {'; '.join(tiers)}. Medians of repeated streams, range in "
+        "small, no interval. Ideal: all slots busy to the end at the measured cost of a full batch; packed: what the "
+        "same counts allow when the queue runs dry; padded: batches as long as their slowest sample, computed from the "
+        "same costs.",
     )
+
+
+def processes(speed: Speed) -> Table | Note:
+    """The same samples by one process and by several."""
+    rows = speed.get("scaling")
+    if rows is None:
+        return absent("scaling", "Several processes")
+    table = [
+        {
+            "Card": brief(r["card"]),
+            "Run": f"{r['model']}\n{r['task']}/{r['split']}",
+            "Method": method_label(r["method"], r["model"]),
+            "Slots": r["slots"],
+            "Processes": r["processes"],
+            "Samples": f"{r['samples']:,}",
+            "Of each process": _shares(r["shares"]),
+            "Decoding, s": f"{r['decoding_s']:.2f}",
+            "Samples a second": f"{r['per_second']:.1f}",
+            "Scaling, ×": f"{r['gain']:.2f}",
+            "Of the ideal": f"**{r['of_ideal']:.2f}**",
+            "Whole, s": f"{r['whole_s']:.1f}",
+            "Equal tokens": f"{r['equal_tokens']:,}\u00a0of\u00a0{r['samples']:,}",
+        }
+        for _, r in rows.iterrows()
+    ]
+    repeats = _repeats(rows, "decoding_runs")
+    runs = "one run of each" if repeats == "1" else f"medians of {repeats} runs of each"
+    return Table(
+        pd.DataFrame(table),
+        f"The same samples by more processes, each on a GPU of its own (on a CPU they share its cores). {_tier(rows)}; "
+        f"n: samples; {runs}, no interval. Slots: rows a process decodes at once. Decoding: denoising steps of the "
+        "slowest process. Scaling: over the first number of processes of its series; of the ideal: that over the ratio "
+        "of the two numbers. Whole: the command on the clock, with the start of Python, torch and the model, and the "
+        "scoring. Equal tokens: samples with every generated token of that first run.",
+    )
+
+
+def _shares(shares: Sequence[int]) -> str:
+    low, high = min(shares), max(shares)
+    return f"{low:,}" if len(shares) == 1 else f"{low:,} each" if low == high else f"{low:,} to {high:,}"
 
 
 def cpu(speed: Speed) -> Table | Note:

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from jot.analysis import plots, render, stats, wallclock
-from jot.analysis.cells import family
+from jot.analysis.cells import LABELS, family
 from jot.analysis.display import Note, Table
 from jot.analysis.wallclock import NAMES
 from jot.analysis.wallclock_speed import ABSENT, Speed, brief, method_label, number
@@ -21,8 +21,9 @@ from jot.records import metas
 
 BOOT = f"95 % percentile bootstrap over documents, {stats.N_BOOT:,} resamples"
 PAPER_NAMES = {name: label.split(" (")[0] for name, label in NAMES.items()}
-MARKER = {"jot": "s", "prophet": "^", "klass": "D", "fastdllm": "o"}
 FILL = {"pocket_gsm8k": "full", "pocket_humaneval": "left"}  # of a marker
+NO_CACHE = "fastdllm-nocache"  # how a replay of Fast-dLLM is drawn
+SMALL = {"markersize": 4, "markeredgewidth": 0.7}
 TICKS = (1, 2, 5, 10, 20, 50, 100)
 
 
@@ -245,21 +246,21 @@ def checks(found: pd.DataFrame, summary: pd.DataFrame, same: Sequence[Mapping]) 
 
 
 def figure(summary: pd.DataFrame, paper: pd.DataFrame, speed: Speed) -> Figure:
-    """Speedup on the clock against speedup in steps, and their ratio; ours with intervals, the paper's hollow."""
+    """Speedup on the clock against speedup in steps, and their ratio; ours with intervals, the paper's faint."""
     replayed = _replays(speed)
     with plots.style():
-        made = Figure(figsize=(7.0, 3.9), layout="constrained")
+        made = Figure(figsize=(8.6, 4.6), layout="constrained")
         axes = made.subplots(1, 2)
         for axis, name in zip(axes, ("clock", "kept"), strict=True):
             for rows, ours in ((paper, False), (summary, True)):
                 for _, row in rows.iterrows():
                     _point(axis, row, name, ours)
             for _, row in replayed.iterrows():
-                axis.plot(row["step"], row[name], "x", color=_color(row["model"]), markersize=5, zorder=2)
+                axis.plot(row["step"], row[name], linestyle="", zorder=2, **_replay(row))
             _axis(axis, name, pd.concat([summary, replayed]) if len(replayed) else summary, paper)
         axes[0].plot([0.8, 200], [0.8, 200], "--", color=plots.COLORS["gray"], linewidth=0.8, zorder=0)
         axes[1].axhline(1, linestyle="--", color=plots.COLORS["gray"], linewidth=0.8, zorder=0)
-        made.legend(handles=_legend(summary, len(replayed) > 0), loc="outside lower center", ncols=4)
+        made.legend(handles=_legend(summary, replayed), loc="outside lower center", ncols=4)
         made.suptitle(f"{_where(summary)}\nBars: {BOOT.split(',')[0]}", fontsize=8.5)
     return made
 
@@ -278,17 +279,21 @@ def _color(model: str) -> str:
     return plots.FAMILY_COLOR[family({"model": model})]
 
 
+def _replay(row: pd.Series) -> dict:
+    """A small marker with a dark edge; hollow for Fast-dLLM, which is replayed without a cache."""
+    name = NO_CACHE if row["method"] == "fastdllm" else row["method"]
+    return plots.LOOKS[name].points(_color(row["model"]), edge=plots.COLORS["black"]) | SMALL
+
+
 def _point(axis, row: pd.Series, name: str, ours: bool) -> None:
-    color, marker = _color(row["model"]), MARKER[row["method"]]
+    look = plots.LOOKS[row["method"]].points(_color(row["model"]))
     if not ours:
-        axis.plot(
-            row["step"], row[name], marker, color=color, markerfacecolor="none", alpha=0.45, markersize=4, zorder=1
-        )
+        axis.plot(row["step"], row[name], linestyle="", alpha=0.35, markersize=5, zorder=1, **look)
         return
     error = {f"{k}err": [[max(0, row[v] - row[f"{v}_low"])], [max(0, row[f"{v}_high"] - row[v])]]
              for k, v in (("x", "step"), ("y", name))}  # fmt: skip
-    look = {"fillstyle": FILL.get(row["task"], "bottom"), "markerfacecoloralt": "white"}
-    axis.errorbar(row["step"], row[name], fmt=marker, color=color, elinewidth=0.9, zorder=3, **look, **error)
+    look |= {"fillstyle": FILL.get(row["task"], "bottom"), "markerfacecoloralt": "white", "markersize": 6.5}
+    axis.errorbar(row["step"], row[name], linestyle="", markeredgewidth=0.8, elinewidth=0.9, zorder=3, **look, **error)
 
 
 def _axis(axis, name: str, summary: pd.DataFrame, paper: pd.DataFrame) -> None:
@@ -316,22 +321,22 @@ def _axis(axis, name: str, summary: pd.DataFrame, paper: pd.DataFrame) -> None:
         axis.tick_params(axis=letter, which="minor", length=0)
 
 
-def _legend(summary: pd.DataFrame, replay: bool) -> list[Line2D]:
-    black = plots.COLORS["black"]
+def _legend(summary: pd.DataFrame, replayed: pd.DataFrame) -> list[Line2D]:
+    black, gray = plots.COLORS["black"], plots.COLORS["gray"]
     handles = [Line2D([], [], color=_color(model), label=model) for model in dict.fromkeys(summary["model"])]
     handles += [
-        Line2D([], [], linestyle="", marker=MARKER[m], color=black, label=NAMES[m])
+        Line2D([], [], linestyle="", label=NAMES[m], **plots.LOOKS[m].points(black))
         for m in dict.fromkeys(summary["method"])
     ]
-    look = {"linestyle": "", "marker": "s", "color": black, "markerfacecoloralt": "white"}
+    if (replayed["method"] == "fastdllm").any():
+        handles.append(Line2D([], [], linestyle="", label=LABELS[NO_CACHE], **plots.LOOKS[NO_CACHE].points(black)))
+    any_method = {"linestyle": "", **plots.LOOKS["jot"].points(gray)}
     handles += [
-        Line2D([], [], fillstyle=FILL.get(task, "bottom"), label=task, **look)
+        Line2D([], [], label=task, **any_method, fillstyle=FILL.get(task, "bottom"), markerfacecoloralt="white")
         for task in dict.fromkeys(summary["task"])
     ]
-    handles.append(
-        Line2D([], [], linestyle="", marker="s", color=black, markerfacecolor="none", alpha=0.45,
-               label="paper, A100, 7B and 8B models")
-    )  # fmt: skip
-    if replay:
-        handles.append(Line2D([], [], linestyle="", marker="x", color=black, label="full-size shapes here, replayed"))
+    handles.append(Line2D([], [], label="faint: paper, A100, 7B and 8B models", alpha=0.35, **any_method))
+    if len(replayed):
+        look = any_method | SMALL | {"markeredgecolor": black}
+        handles.append(Line2D([], [], label="dark edge: full-size shapes here, replayed", **look))
     return handles

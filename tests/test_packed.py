@@ -1,0 +1,190 @@
+"""Packing again is all or nothing: whatever stops it, the folder reads as the old pack or as the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import children
+import pyarrow.parquet as pq
+import pytest
+
+from jot.errors import UserError
+from jot.packed import pack
+from jot.records import Cell, load_store
+from jot.store import Writer
+
+ENVIRONMENT = {"versions": {"python": "3"}, "hardware": {"kind": "cpu", "cores": 2}}
+CHANGES = ("replace", "link", "fsync", "unlink")  # of os: what changes the folder, or brings it to the disk
+# Of a pack of two files over an older one of two: both written, the manifest with the names they have meanwhile; then
+# their final names, the manifest again, and what is left removed.
+STAGED = ["write_table", "fsync"] * 2 + ["fsync"] * 2  # after these the first manifest is put in place
+STEPS = STAGED + ["replace", "fsync"] + ["unlink", "link", "replace"] * 2 + ["fsync"] * 2 + ["replace", "fsync"] + (
+    ["unlink"] * 3
+)  # fmt: skip
+
+
+def fill(folder: Path, task: str, count: int, seed: int = 0, token: int = 7) -> None:
+    config = {"model": "pocket-llada", "fingerprint": "f" * 64, "task": task, "split": "dev", "dtype": "float32",
+              "seed": seed, "method": {"name": "full"}, "decode": {"length": 2}}  # fmt: skip
+    prompts = {f"{task}/dev/{i}": f"hash{i}" for i in range(9)}
+    with Writer(folder, Cell(config), prompts, ENVIRONMENT) as writer:
+        for doc_id in writer.claim(prompts, count):
+            record = {
+                "doc_id": doc_id, "prompt_hash": prompts[doc_id], "prompt_tokens": 3, "text": "x", "answer": "1",
+                "score": 1.0, "configured_steps": 2, "steps": 2, "forwards_full": 2, "forwards_suffix": 0,
+                "forwards_block": 0, "seconds": 0.5, "slots": 1, "tokens_non_eos": 2, "empty": False,
+                "generated": [token, 2040],
+            }  # fmt: skip
+            writer.append(record)
+
+
+def content(folder: Path) -> dict[str, list]:
+    """Every record of a folder as it reads now, by cell."""
+    return {
+        name: [(row.doc_id, row.score, [int(i) for i in row.generated]) for row in cell.frame.itertuples()]
+        for name, cell in load_store(folder).items()
+    }
+
+
+class Packs:
+    """An old pack, and the live store whose pack is to replace it: one file changes, one goes, one comes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.live, self.old = folder, folder / "live", folder / "old"
+        fill(folder / "before", "pocket_gsm8k", 4)
+        fill(folder / "before", "pocket_mmlu", 3)
+        fill(self.live, "pocket_gsm8k", 4, token=9)
+        fill(self.live, "pocket_gsm8k", 2, seed=1)
+        fill(self.live, "pocket_prose", 5)
+        pack(folder / "before", self.old)
+        pack(self.live, folder / "new")
+        self.readable = {"old": content(self.old), "new": content(folder / "new")}
+        self.files = {path.name: path.read_bytes() for path in (folder / "new").iterdir()}
+
+    def reads_as(self, target: Path) -> str:
+        found = content(target)
+        return next(name for name, whole in self.readable.items() if found == whole)
+
+    def again(self, number: int) -> Path:
+        """A copy of the old pack."""
+        return Path(shutil.copytree(self.old, self.folder / f"copy{number}"))
+
+    def finish(self, target: Path) -> None:
+        """The next pack ends in order and cleans up."""
+        pack(self.live, target)
+        assert {path.name: path.read_bytes() for path in target.iterdir()} == self.files
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory) -> Packs:
+    return Packs(tmp_path_factory.mktemp("packs"))
+
+
+def disturb(patch: pytest.MonkeyPatch, at: int | None, stop: Callable[[], None]) -> list[str]:
+    """Stop in place of step number ``at``; a Parquet file is left torn. Returns the list of steps, which grows."""
+    begun: list[str] = []
+
+    def before(name: str, real: Callable) -> Callable:
+        def call(*args, **kwargs):
+            begun.append(name)
+            if len(begun) - 1 == at:
+                if name == "write_table":
+                    Path(args[1]).write_bytes(b"PAR1 torn")
+                stop()
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in CHANGES:
+        patch.setattr(os, name, before(name, getattr(os, name)))
+    patch.setattr(pq, "write_table", before("write_table", pq.write_table))
+    return begun
+
+
+def fail() -> None:
+    raise OSError(5, "Input/output error", "disk")
+
+
+def test_an_undisturbed_pack_takes_the_steps_that_are_disturbed(packs: Packs, monkeypatch) -> None:
+    target = packs.again(0)
+    begun = disturb(monkeypatch, None, fail)
+    pack(packs.live, target)
+    monkeypatch.undo()
+    assert begun == STEPS
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == packs.files
+
+
+@pytest.mark.parametrize("at", range(len(STEPS)))
+def test_killed_at_any_step(packs: Packs, at: int) -> None:
+    target = packs.again(100 + at)
+
+    def body() -> None:
+        disturb(pytest.MonkeyPatch(), at, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        pack(packs.live, target)
+
+    assert children.join(children.fork(body)) == -signal.SIGKILL
+    assert packs.reads_as(target) == ("old" if at <= len(STAGED) else "new")
+    packs.finish(target)
+
+
+@pytest.mark.parametrize("at", range(len(STEPS)))
+def test_an_error_at_any_step(packs: Packs, at: int) -> None:
+    target = packs.again(200 + at)
+    with pytest.MonkeyPatch.context() as patch:
+        disturb(patch, at, fail)
+        with contextlib.nullcontext() if STEPS[at] == "link" else pytest.raises(OSError, match="Input/output"):
+            pack(packs.live, target)  # where a link fails, a copy is made
+    assert packs.reads_as(target) == ("old" if at <= len(STAGED) else "new")
+    if at < 4:  # what it had written is gone at once
+        assert {path.name for path in target.iterdir()} == {path.name for path in packs.old.iterdir()}
+    packs.finish(target)
+
+
+def test_killed_twice(packs: Packs) -> None:
+    """The files of a pack that was killed between its two manifests are read, and packed, like any others."""
+    target = packs.again(300)
+    pack(packs.live, target)
+    for at in (9, 3, 12, 10, 20):
+
+        def body(at: int = at) -> None:
+            disturb(pytest.MonkeyPatch(), at, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            pack(target, target)
+
+        assert children.join(children.fork(body)) == -signal.SIGKILL
+        assert packs.reads_as(target) == "new"
+    pack(target, target)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == packs.files
+
+
+def test_the_first_pack_of_a_folder(packs: Packs, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        disturb(patch, len(STAGED), fail)
+        with pytest.raises(OSError):
+            pack(packs.live, tmp_path / "first")
+    with pytest.raises(UserError, match="there are no records"):
+        load_store(tmp_path / "first")
+    packs.finish(tmp_path / "first")
+
+
+def test_without_links(packs: Packs, tmp_path: Path, monkeypatch) -> None:
+    """Some file systems have no hard links."""
+    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError(1, "no links")))
+    packs.finish(tmp_path / "copied")
+    packs.finish(tmp_path / "copied")
+
+
+def test_stores_that_contradict_each_other_leave_the_old_pack(packs: Packs) -> None:
+    """What the user can put right is found before anything is replaced; files of others stay."""
+    target = packs.again(400)
+    (target / "notes.tmp").write_text("mine")
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    with pytest.raises(UserError, match="with different samples"):
+        pack([packs.folder / "before", packs.live], target)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    pack(packs.live, target)
+    assert {path.name for path in target.iterdir()} == {*packs.files, "notes.tmp"}
