@@ -30,6 +30,7 @@ NARROW = 32  # and read up to the next multiple of this that holds the live ones
 OFTEN = 8  # or exactly as far as these, all of one length, where so many samples of a run have that length
 KEPT, KEPT_BYTES = 12, 1 << 30  # loops with their graphs that a model keeps, and the memory of their state
 GRAPHS = 256  # that a loop keeps
+SPARED = 1.5e12  # a batch of unequal canvases goes in two where that spares so many operations (2 ms of an H100)
 FAR = 4  # a sample is far from its end with so many times the rows left that the last step committed
 LARGE = 1 << 26  # bytes
 AMPERE = (8, 0)
@@ -141,6 +142,7 @@ class FastLoop:
                     self.fixed.forward = model.__dict__.get("_fused") or FusedForward(model)
                     model.__dict__["_fused"] = self.fixed.forward
             model.__dict__["_fast_pool"] = self.pool
+        self.operations = 2 * sum(weight.numel() for layer in model.layers for weight in layer.parameters())  # a token
         self.graphs: OrderedDict[Shape, torch.cuda.CUDAGraph] = OrderedDict()
         self.exact: set[int] = set()  # lengths of prompts that graphs are captured for
         self.slow = 0  # steps that had to look at whole rows
@@ -251,8 +253,8 @@ class FastLoop:
                 begun, self.setup = begun or time.perf_counter(), 0.0
                 first = [s for s in live if self.config.cache is None or live[s].index == 0]
                 for group, whole in ((first, True), ([s for s in live if s not in first], False)):
-                    if group:
-                        numbers = self.step({s: live[s] for s in group}, whole)
+                    for part in self.parts([(s, live[s]) for s in group]):
+                        numbers = self.step(dict(part), whole, len(live) == 1)
                 ended = time.perf_counter()
             seconds, begun = (ended - begun - self.setup) / len(live), ended
             for s, sample in list(live.items()):
@@ -265,18 +267,43 @@ class FastLoop:
                     free.append(s)
                     yield sample.key, self.finish(s, sample)
 
+    def columns(self, ends: list[int]) -> int:
+        """Columns that are read of canvases with these ends."""
+        longest = max(ends)
+        if min(ends) == longest and longest - self.config.length in self.exact:
+            return longest
+        return min(-(-longest // NARROW) * NARROW, self.fixed.canvas.shape[1])
+
+    def parts(self, group: list[tuple[int, _Sample]]) -> list[list[tuple[int, _Sample]]]:
+        """The slots that go through one forward together: all, or the longer and the shorter ones apart."""
+        # KLASS remembers the rows of one forward at a time, and a cache reads its slots in place.
+        if len(group) < 2 or self.config.cache is not None or isinstance(self.fixed.method, KLASS):
+            return [group] if group else []
+        order = sorted(group, key=lambda item: -item[1].prompt)
+        ends = [sample.prompt + self.config.length for _, sample in order]
+
+        def tokens(first: int, last: int) -> int:
+            batch = min(capacity(last - first, BATCHES), self.fixed.slots)
+            return batch * self.columns([ends[first], ends[last - 1]])
+
+        size, together = len(order), tokens(0, len(order))
+        if (together - sum(ends)) * self.operations <= SPARED:  # no cut can spare more than that
+            return [group]
+        apart, cut = min((tokens(0, i) + tokens(i, size), i) for i in range(1, size))
+        return [order[:cut], order[cut:]] if (together - apart) * self.operations > SPARED else [group]
+
     def far(self, group: dict[int, _Sample]) -> bool:
-        """Whether one sample is alone and its next step will hardly be its last, so that the one after may start."""
-        if self.wary or len(group) > 1 or self.config.cache is not None or isinstance(self.fixed.method, Prophet):
+        """Whether the next step of a sample will hardly be its last, so that the one after may start."""
+        if self.wary or self.config.cache is not None or isinstance(self.fixed.method, Prophet):
             return False
         (sample,) = group.values()
         return sample.block + 1 < len(self.config.blocks) or sample.asked > FAR * sample.last > 0
 
-    def step(self, group: dict[int, _Sample], whole: bool) -> list[int]:
-        """One step of some of the slots; their counters afterwards."""
+    def step(self, group: dict[int, _Sample], whole: bool, alone: bool) -> list[int]:
+        """One step of some of the slots, ``alone`` where one sample is all there is; all counters afterwards."""
         if not self.flight:
             self.send(self.shape(group, whole))
-        if self.far(group):
+        if alone and self.far(group):
             self.send(self.shape(group, whole, ahead=True))
         numbers, broken, held = self.receive()
         self.wary = bool(held)
@@ -299,9 +326,7 @@ class FastLoop:
             fixed.pick[:batch] = torch.tensor(slots).to(self.device, non_blocking=True)
             self.picked = slots
         ends = [sample.prompt + self.config.length for sample in group.values()]
-        columns = max(ends)
-        if min(ends) < columns or columns - self.config.length not in self.exact:
-            columns = min(-(-columns // NARROW) * NARROW, fixed.canvas.shape[1])
+        columns = self.columns(ends)
         asked = [sample.asked for sample in group.values()]
         if ahead and fixed.method.scope == "block":
             asked = [max(n, *fixed.masks[one.block :]) for n, one in zip(asked, group.values(), strict=True)]

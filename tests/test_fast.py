@@ -112,6 +112,19 @@ def test_a_nucleus_beyond_the_shortlist_takes_the_step_again(models, monkeypatch
     assert loop.slow > 0
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c[2] > 1 and "cache" not in c[3]][::2], ids=str)
+def test_a_batch_that_goes_in_two_changes_nothing(models, monkeypatch, case):
+    family, method, slots, parameters = case
+    monkeypatch.setattr(fast, "SPARED", -1)
+    seen, shape = set(), fast.FastLoop.shape
+    monkeypatch.setattr(fast.FastLoop, "shape", lambda self, g, *a, **k: seen.add(len(g)) or shape(self, g, *a, **k))
+    plain, quick = both(monkeypatch, models[family], method, slots, {"length": 24, **parameters}, prompts())
+    assert {k: (o.tokens, o.forwards) for k, o in quick.items()} == {
+        k: (o.tokens, o.forwards) for k, o in plain.items()
+    }
+    assert (max(seen) < slots) == (method.name != "klass")
+
+
 def test_two_runs_of_a_kind_at_once_do_not_share_state(models, monkeypatch):
     monkeypatch.setenv("JOT_FAST", "1")
     model, samples = models["llada"], prompts(4)
@@ -266,7 +279,8 @@ for entries, ranking in ((9000, "entropy"), (300, "margin"), (70, "confidence"),
             torch.testing.assert_close(one[same], other[same], rtol=1e-5, atol=1e-6)
 RULES = [SimpleNamespace(combine=c, takes=t, greedy=g) for c, t, g in (
     ("or", "argmax", False), ("after_exit", "proposal", False), ("instead", "argmax", True))]
-for rows, method, fraction in ((5, RULES[0], True), (70, RULES[1], False), (300, RULES[2], True), (300, RULES[0], False)):
+for rows, number, fraction in ((5, 0, True), (70, 1, False), (300, 2, True), (300, 0, False)):
+    method = RULES[number]
     slot = torch.randint(0, 4, (rows,)).sort().values
     exits, live, in_block = torch.rand(rows) < 0.02, torch.rand(rows) < 0.9, torch.rand(rows) < 0.8
     step = SimpleNamespace(
@@ -284,7 +298,7 @@ for rows, method, fraction in ((5, RULES[0], True), (70, RULES[1], False), (300,
     for void, bad in ((None, False), (torch.tensor(False), True), (torch.tensor(True), False)):
         step.void, step.top.total = void, torch.ones(count)
         step.top.total[-1] = torch.nan if bad else 1.0
-        pair = [SimpleNamespace(method=method, canvas=torch.full((4, 60), 5), flags=torch.zeros(2).long()) for _ in "ab"]
+        pair = [SimpleNamespace(method=method, canvas=torch.full((4, 60), 5), flags=torch.tensor([0, 0])) for _ in "ab"]
         cut = [one[:count] for one in (live, exits, mine)]
         cut[0][-1] = True
         step.top.index, step.proposal = torch.arange(count), proposals.Proposal(torch.arange(count) + 900, None, None)

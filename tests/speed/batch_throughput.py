@@ -8,11 +8,13 @@ JoT on prompts of different length. Full size: random weights, bfloat16, 256 gen
 replayed from another recorded document (pocket_gsm8k, step counts scaled to the length). Pocket: the embedded models
 and the rule itself, in float32.
 
-* **ideal**: every slot always busy at the cost of a full batch: steps of all samples / slots x ms a step of a batch
-  whose rows all live, measured in the same loop on copies of one sample.
-* **packed**: the same counts through slots that refill, longest prompt first, at the measured cost of the rows that
-  live (interpolated between the batch sizes measured): what is lost to the last samples of the queue.
-* **naive**: batches in the given order, each as long as its slowest sample, at the full batch's cost.
+Costs are those of a full batch, measured in the same loop on canvases of one length (the mean over all steps), a
+step and token; a sample's step costs its own tokens, so that nothing is spent on padding.
+
+* **ideal**: every slot always busy: tokens of all samples' steps / slots x the cost of a full batch a token.
+* **packed**: the same counts through slots that refill, longest prompt first, at the cost of the rows that live
+  (interpolated between the batch sizes measured): what is lost to the last samples of the queue.
+* **naive**: batches in the given order, each as long as its slowest sample and as wide as its longest.
 """
 
 from __future__ import annotations
@@ -34,25 +36,26 @@ FORMAT = ("model", "slots", "samples", "steps", "slowest", "seconds", "per_secon
 # ---- what the counts allow ------------------------------------------------------------------------------------
 
 
-def packed(steps: list[int], slots: int, cost) -> float:
-    """ms of a refilling batch: samples enter in order, one step of ``b`` live rows takes ``cost(b)``."""
-    queue, live, total = list(steps[::-1]), [], 0.0
+def packed(steps: list[int], tokens: list[int], slots: int, cost) -> float:
+    """ms of a refilling batch: samples enter in order, one step of ``b`` live rows takes ``cost(b)`` a token."""
+    queue, live, total = list(zip(steps, tokens, strict=True))[::-1], [], 0.0
     while queue or live:
         while queue and len(live) < slots:
             live.append(queue.pop())
-        advance = min(live)  # until the next sample ends
-        total += advance * cost(len(live))
-        live = [left - advance for left in live if left > advance]
+        advance = min(left for left, _ in live)  # until the next sample ends
+        total += advance * cost(len(live)) * sum(size for _, size in live) / len(live)
+        live = [(left - advance, size) for left, size in live if left > advance]
     return total
 
 
-def naive(steps: list[int], slots: int, cost: float) -> float:
-    """ms of batches in the given order, each padded to its slowest sample."""
-    return cost * sum(max(steps[at : at + slots]) for at in range(0, len(steps), slots))
+def naive(steps: list[int], tokens: list[int], slots: int, cost: float) -> float:
+    """ms of batches in the given order, each padded to its slowest and its longest sample."""
+    parts = [slice(at, at + slots) for at in range(0, len(steps), slots)]
+    return cost * sum(max(steps[part]) * max(tokens[part]) for part in parts)
 
 
 def curve(known: dict[int, float]):
-    """ms a step by live rows, between the batch sizes measured."""
+    """ms a step and token by live rows, between the batch sizes measured."""
     sizes = sorted(known)
     return lambda rows: float(np.interp(rows, sizes, [known[size] for size in sizes]))
 
@@ -100,22 +103,39 @@ def run(model, samples, rule, parameters, slots: int):
     return seconds, {key: one.steps for key, one in out.items()}
 
 
-def full_batch(model, samples, rule, parameters, slots: int, steps: dict, repeats: int) -> float:
-    """ms a step of a batch of copies of one sample: all its rows live to the end. The sample is the median one."""
-    order = sorted(samples, key=lambda sample: (steps[sample[0]], str(sample[0])))
-    key, prompt = order[len(order) // 2]
+def full_batch(model, samples, rule, parameters, slots: int, steps: dict, repeats: int) -> tuple[float, int]:
+    """ms a step of a batch whose rows all have one length and live to the end, and that length in tokens.
+
+    Full size: prompts of the mean length, commits of the sample with the median number of steps. Pocket: copies of the
+    document nearest to the mean length.
+    """
+    length = parameters["length"]
+    mean = np.average([len(prompt) for _, prompt in samples], weights=[steps[key] for key, _ in samples])
+    names = [f"copy {i}" for i in range(slots)]
     if isinstance(vars(rule).get("plans"), common.torch.Tensor):
-        at = int((rule.keys == common.sample_key(0, key)).nonzero()[0, 0])
-        names = [f"copy {i}" for i in range(slots)]
+        order = sorted((key for key, _ in samples), key=lambda key: (steps[key], str(key)))
+        at = int((rule.keys == common.sample_key(0, order[len(order) // 2])).nonzero()[0, 0])
         rule = common.Replayed(rule.rule, dict.fromkeys(names, rule.plans[at].cpu().numpy()), model.device)
+        copies = [(name, common.prompt_of(model, round(mean), i)) for i, name in enumerate(names)]
     else:
-        names = [key] * slots
-        if slots > 1:  # a stream needs distinct keys; greedy decoding and JoT's exits hardly depend on the draws
-            names = [key, *(f"copy {i}" for i in range(slots - 1))]
-    copies = [(name, prompt) for name in names]
+        key, prompt = min(samples, key=lambda sample: (abs(len(sample[1]) - mean), str(sample[0])))
+        # A stream needs distinct keys; greedy decoding and JoT's exits hardly depend on the draws.
+        copies = [(name, prompt) for name in (key, *names[1:])]
     run(model, copies, rule, parameters, slots)
     times = [run(model, copies, rule, parameters, slots) for _ in range(repeats)]
-    return float(np.median([1e3 * seconds / max(taken.values()) for seconds, taken in times]))
+    cost = np.median([1e3 * seconds / max(taken.values()) for seconds, taken in times])
+    return float(cost), length + len(copies[0][1])
+
+
+def allowed(row: dict, order: list[int], costs: dict[int, float]) -> dict:
+    """What the step counts of a row allow, in seconds and as shares; ``costs``: ms a step and token by slots."""
+    steps, tokens, slots, seconds = row["step_counts"], row["tokens"], row["slots"], row["seconds"]["median"]
+    cost = curve({1: costs.get(1, costs[slots]), **costs})
+    ideal = sum(a * b for a, b in zip(steps, tokens, strict=True)) / slots * costs[slots] / 1e3
+    entered = [steps[i] for i in order], [tokens[i] for i in order]
+    refilled, padded = packed(*entered, slots, cost) / 1e3, naive(steps, tokens, slots, costs[slots]) / 1e3
+    return {"ideal_s": ideal, "of_ideal": ideal / seconds, "packed_s": refilled, "of_packed": refilled / seconds,
+            "naive_s": padded, "over_naive": padded / seconds}  # fmt: skip
 
 
 def measure(label: str, made, options, budget) -> list[dict]:
@@ -131,7 +151,8 @@ def measure(label: str, made, options, budget) -> list[dict]:
         with common.path_taken(model) as path:
             _, steps = run(model, mine, rule, parameters, slots)  # captures graphs, compiles kernels
         known |= steps
-        costs[slots] = full_batch(model, mine, rule, parameters, slots, known, min(3, options.repeats))
+        step_ms, reference = full_batch(model, mine, rule, parameters, slots, known, min(3, options.repeats))
+        costs[slots] = step_ms / reference
         times = []
         for repeat in range(options.repeats):
             if repeat and not budget.has(f"{label}, {slots} slots, repetition {repeat + 1}"):
@@ -140,17 +161,14 @@ def measure(label: str, made, options, budget) -> list[dict]:
             times.append(seconds)
         seconds = common.spread(times)
         given = [steps[key] for key, _ in mine]
-        entered = [steps[key] for key, prompt in sorted(mine, key=lambda sample: -len(sample[1]))]
-        cost = curve({1: costs.get(1, costs[slots]), **costs})
-        ideal = sum(given) / slots * costs[slots] / 1e3
         row = {
             "model": label, "slots": slots, "samples": len(mine), "steps": sum(given), "slowest": max(given),
-            "step_counts": given, "step_ms": costs[slots], "seconds": seconds, "path": path[0],
-            "per_second": len(mine) / seconds["median"], "ideal_s": ideal, "of_ideal": ideal / seconds["median"],
-            "packed_s": packed(entered, slots, cost) / 1e3, "naive_s": naive(given, slots, costs[slots]) / 1e3,
+            "step_counts": given, "tokens": [len(prompt) + parameters["length"] for _, prompt in mine],
+            "step_ms": step_ms, "reference_tokens": reference, "seconds": seconds, "path": path[0],
+            "per_second": len(mine) / seconds["median"],
         }  # fmt: skip
-        row["of_packed"] = row["packed_s"] / seconds["median"]
-        row["over_naive"] = row["naive_s"] / seconds["median"]
+        order = sorted(range(len(mine)), key=lambda i: -len(mine[i][1]))  # as the loop takes them
+        row |= allowed(row, order, costs)
         rows.append(row)
     return rows
 

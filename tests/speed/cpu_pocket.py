@@ -85,8 +85,9 @@ def record(options) -> None:
 
 
 def main() -> None:
-    parser = common.parser(__doc__.splitlines()[0], seconds=240)
+    parser = common.parser(__doc__.splitlines()[0], seconds=480)
     parser.add_argument("--record", metavar="FOLDER", help="record what 04_wallclock shows, in place of this table")
+    parser.add_argument("--only", nargs="+", default=list(MODELS), choices=MODELS, help="default: %(default)s")
     parser.add_argument("--limit", type=int, default=24, help="documents a task with --record (default %(default)s)")
     parser.add_argument("--threads", nargs="+", type=int, help="default: 1 and as many as there are")
     parser.add_argument("--slots", nargs="+", type=int, default=[1, 4, 16], help="default: %(default)s")
@@ -99,7 +100,7 @@ def main() -> None:
     found, rows = common.machine(device, options.tiny), []
     found["tiny"] = False  # the models are the embedded ones either way
     print(common.headline(found), flush=True)
-    for name in MODELS[:1] if options.tiny else MODELS:
+    for name in MODELS[:1] if options.tiny else options.only:
         model = jot.load(name, device="cpu", dtype="float32")
         bench = Bench(model, get("pocket_gsm8k"), "test", None)
         for count in threads:
