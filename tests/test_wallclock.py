@@ -402,10 +402,13 @@ def test_ideals_of_a_batch():
     from batch_throughput import curve, naive, packed
 
     steps = [4, 2, 2, 6]
-    assert naive(steps, 2, 10.0) == 10 * (4 + 6)
-    assert packed(steps, 1, lambda rows: 10.0) == 140
+    ones = [1] * 4
+    assert naive(steps, ones, 2, 10.0) == 10 * (4 + 6) and naive(steps, [5, 3, 2, 2], 2, 10.0) == 10 * (20 + 12)
+    assert packed(steps, ones, 1, lambda rows: 10.0) == 140 and packed(steps, [3, 1, 1, 1], 1, lambda rows: 10.0) == 220
     # slots 0 and 1: 4 and 2, then 2 in the second slot, then 6 alone in the first
-    assert packed(steps, 2, lambda rows: 10.0) == 100 and packed(steps, 2, lambda rows: 10.0 * rows) == 140
+    assert packed(steps, ones, 2, lambda rows: 10.0) == 100
+    assert packed(steps, ones, 2, lambda rows: 10.0 * rows) == 140
+    assert packed([2, 4], [3, 1], 2, lambda rows: 10.0 * rows) == 2 * 20 * 2 + 2 * 10  # a token's share of live rows
     cost = curve({1: 10.0, 4: 16.0})
     assert cost(1) == 10 and cost(2) == 12 and cost(9) == 16
 

@@ -192,9 +192,9 @@ def batches(speed: Speed) -> Table | Note:
     return Table(
         pd.DataFrame(table),
         f"JoT through slots that refill (n: samples). {'; '.join(tiers)}. Medians of repeated streams, range in "
-        "small, no interval. Ideal: all slots busy to the end at the measured cost of a full batch; packed: what the "
-        "same counts allow when the queue runs dry; padded: batches as long as their slowest sample, computed from the "
-        "same costs.",
+        "small, no interval. Ideal: all slots busy to the end and nothing padded, at the measured cost of a full batch "
+        "of one length, a step and token; packed: what the same counts allow when the queue runs dry; padded: batches "
+        "as long as their slowest sample and as wide as their longest, computed from the same costs.",
     )
 
 
