@@ -25,6 +25,12 @@ DREAM, PROSE = "pocket-dream", "pocket_prose"
 rng = np.random.default_rng(7)
 
 
+@pytest.fixture(autouse=True)
+def the_same_numbers_in_any_order():
+    global rng
+    rng = np.random.default_rng(7)
+
+
 def ids(n: int) -> list[str]:
     return [f"pocket_prose/test/{i}" for i in range(n)]
 
