@@ -122,7 +122,10 @@ class DecodeConfig:
             raise UserError("guidance runs a second canvas that no cache holds; use cache=None or guidance=0")
         if wrong := [offset for offset, _ in self.constraints if not 0 <= offset < self.length]:
             raise UserError(f"constraints: offset {wrong[0]} lies outside the {self.length} generated tokens")
-        if len({offset for offset, _ in self.constraints}) == self.length:
+        offsets = [offset for offset, _ in self.constraints]
+        if twice := [offset for offset in offsets if offsets.count(offset) > 1]:
+            raise UserError(f"constraints name offset {twice[0]} more than once; give each offset one token")
+        if len(offsets) == self.length:
             raise UserError("constraints fill the whole canvas; leave at least one position to decode")
         if self.schedule == "single" and self.steps < self.length:
             raise UserError(f"schedule='single' reveals one token a step: it needs steps of at least {self.length}")

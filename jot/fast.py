@@ -1,5 +1,6 @@
-"""The loop on CUDA: each step is one replayed graph, and the host reads a few numbers of it, mostly a step behind.
+"""The loop on CUDA: each step is one replayed graph, of which the host reads a few numbers.
 
+Where one sample is decoded alone without a cache, the next step starts before these are read (``FastLoop.far``).
 It is the default there; ``JOT_FAST=0`` switches it off, and ``JOT_FAST=1`` asks for it on the CPU, without graphs, as
 the tests do. What it cannot do runs in the plain loop of ``decode.py``, and a line in the log says why.
 """
@@ -20,6 +21,7 @@ from jot.decode import KINDS, Output
 from jot.errors import UserError
 from jot.exits import KLASS, METHODS, Prophet
 from jot.fixed import BATCHES, FixedStep, Shape, capacity
+from jot.graphs import Pool, state_of
 from jot.kernels import triton
 from jot.models.base import DiffusionModel
 from jot.models.fused import FusedForward
@@ -48,7 +50,7 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
         return "a card before Ampere"
     for reason, holds in (
         ("ranks demoted at the start", config.begin_suppress_tokens), ("a weighted choice", config.alg_temp),
-        ("draws of another kind", draws is not None and not isinstance(draws, KeyedDraws)),
+        ("draws of another kind", draws is not None and type(draws) is not KeyedDraws),
         ("draws that join by share", config.ranking == "origin"),
         ("top-k or a greedy nucleus", config.nucleus and (config.top_k or not config.temperature)),
         ("KLASS in a batch under a cache", config.cache and isinstance(method, KLASS) and slots > 1),
@@ -61,22 +63,12 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
     return None
 
 
-def _state(model: DiffusionModel) -> tuple:
-    """Where and in what form the weights are."""
-    found, left = [model.dtype, str(model.device)], [model]
-    while left:  # as ``parameters``, which takes five times as long
-        module = left.pop()
-        left += [child for child in module._modules.values() if child is not None]
-        found += [weight.data_ptr() for weight in module._parameters.values() if weight is not None]
-    return tuple(found)
-
-
 def stream(
     model: DiffusionModel, config: DecodeConfig, method, slots: int, width: int, trace: bool, prompts: Sequence
 ) -> Iterator[tuple[int | str, Output]]:
     """Decode ``prompts`` through a loop that the model keeps for runs of the same kind."""
     width = -(-width // WIDTH) * WIDTH
-    if model.__dict__.get("_fast_state") != _state(model):  # moved, cast or loaded anew: nothing kept fits any more
+    if model.__dict__.get("_fast_state") != state_of(model):  # moved, cast or loaded anew: nothing kept fits any more
         for kept in ("_fast_loops", "_fast_pool", "_fused"):
             model.__dict__.pop(kept, None)
     loops: OrderedDict = model.__dict__.setdefault("_fast_loops", OrderedDict())
@@ -84,27 +76,23 @@ def stream(
     loop = loops.pop(key, None)  # ours until the run ends
     if loop is None:
         loop = FastLoop(model, config, method, slots, width, trace)
-        model.__dict__["_fast_state"] = _state(model)  # the first one on a GPU has joined some weights
+        model.__dict__["_fast_state"] = state_of(model)  # the first one on a GPU has joined some weights
     try:
         lengths = Counter(len(prompt) for _, prompt in prompts)
         loop.exact = {length for length, often in lengths.items() if often >= OFTEN or len(lengths) == 1}
         yield from loop.run(iter(prompts), config.seed)
     except GeneratorExit:
-        loops[key] = loop
+        _keep(loops, key, loop)
         raise
     else:  # after an error it is left to the garbage collector
-        loops[key] = loop
+        _keep(loops, key, loop)
+
+
+def _keep(loops: OrderedDict, key: tuple, loop: FastLoop) -> None:
+    """Put a loop back for later runs; the ones longest unused make room."""
+    loops[key] = loop
     while len(loops) > 1 and (len(loops) > KEPT or sum(loop.size_in_bytes for loop in loops.values()) > KEPT_BYTES):
         loops.popitem(last=False)
-
-
-def _pool(device: torch.device) -> tuple:
-    """Memory that all graphs of a model share (they never run at once), and a small graph that keeps it alive."""
-    pool, graph = torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
-    number = torch.zeros(1, device=device)
-    with torch.cuda.graph(graph, pool=pool):
-        number + 1
-    return pool, graph, number
 
 
 @dataclass
@@ -137,7 +125,8 @@ class FastLoop:
         self.cuda = self.device.type == "cuda"
         if self.cuda:
             with self.here():
-                self.pool = model.__dict__.get("_fast_pool") or _pool(self.device)
+                self.pool = model.__dict__.get("_fast_pool") or Pool(self.device)
+                self.fixed.side = self.pool.side
                 if model.dtype != torch.float64:  # its kernels reckon in float32
                     self.fixed.forward = model.__dict__.get("_fused") or FusedForward(model)
                     model.__dict__["_fused"] = self.fixed.forward
@@ -173,19 +162,19 @@ class FastLoop:
         if not self.cuda:
             return self.fixed.advance(shape)
         if shape not in self.graphs:
+            torch.cuda.synchronize()  # a step that is under way is no part of the capture
             begun = time.perf_counter()
             # Large ones wait in the host's memory, so that a capture needs little more than a step.
             before = [(one, one.cpu() if one.nbytes > LARGE else one.clone()) for one in self.fixed.state]
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # compiles kernels and sets up libraries; its effects are undone
+            self.pool.main.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.pool.main):  # compiles kernels and sets up libraries; its effects are undone
                 for _ in range(2):
                     self.fixed.advance(shape)
-            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.current_stream().wait_stream(self.pool.main)
             for tensor, old in before:  # a cache's buffers may have come into being; a step fills them first
                 tensor.copy_(old)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool[0]):
+            with torch.cuda.graph(graph, pool=self.pool.handle, stream=self.pool.main):
                 self.fixed.advance(shape)
             self.graphs[shape] = graph
             if len(self.graphs) > GRAPHS:
@@ -242,6 +231,9 @@ class FastLoop:
         self.fixed.flags.zero_()
         self.picked, self.wary = None, False
         self.flight.clear()
+        for _, event in self.mail:  # of a run that was closed early, perhaps on another stream
+            if event is not None:
+                torch.cuda.current_stream(self.device).wait_event(event)
         begun = None  # when the present step began: where nothing came between, when the last one ended
         while True:
             with self.here():
@@ -261,7 +253,9 @@ class FastLoop:
                 sample.seconds += seconds
                 sample.read(numbers[s :: len(self.fixed.done)])
                 if sample.done:
-                    self.flight.clear()  # a step that went ahead has found nothing to do
+                    while self.flight:  # a step that went ahead has found nothing to do, but took its time
+                        self.receive()
+                        sample.seconds += time.perf_counter() - begun
                     begun = None
                     del live[s]
                     free.append(s)
@@ -307,7 +301,7 @@ class FastLoop:
             self.send(self.shape(group, whole, ahead=True))
         numbers, broken, held = self.receive()
         self.wary = bool(held)
-        while held:  # nothing has happened
+        while held:  # nothing has happened; a step that went ahead tried the same again, and may have got further
             if again := not self.flight:
                 self.slow += 1
                 self.send(self.shape(group, whole), exact=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from jot.cache import KVCache, View
 from jot.config import DecodeConfig
 from jot.decode import EXITED, SCHEDULED, Trace, predict
-from jot.exits import KLASS
+from jot.exits import KLASS, Prophet
 from jot.kernels import triton
 from jot.models.base import DiffusionModel
 from jot.previous import Previous
@@ -118,8 +118,8 @@ class DeviceTrace:
 class Beside:
     """A block of work on another CUDA stream; ``wait`` makes the current one wait for it. Without a stream, nothing.
 
-    What it allocates is freed after the wait, and it starts after what the current stream had to do, so that memory
-    passes between the two safely.
+    It starts after what the current stream had to do, and only it uses its temporaries' memory again. What the current
+    stream has made and the block reads must live until the wait.
     """
 
     def __init__(self, side: torch.cuda.Stream | None):
@@ -153,7 +153,7 @@ class FixedStep:
     def __init__(self, model: DiffusionModel, config: DecodeConfig, method, slots: int, width: int, trace: bool):
         self.model, self.config, self.method, self.draws = model, config, method, KeyedDraws()
         self.forward = model.hidden
-        self.side = torch.cuda.Stream(model.device) if model.device.type == "cuda" else None
+        self.side: torch.cuda.Stream | None = None  # for work beside the forward
         device, every = model.device, slots + (slots > 1)
         self.slots = slots  # the one beside them, always done, fills a batch up
         self.cache = KVCache(every, width) if config.cache else None
@@ -177,7 +177,8 @@ class FixedStep:
         table = [[*plan, *[plan[-1] if len(plan) else 0] * (longest - len(plan))] for plan in plans]
         self.plans = torch.tensor(table, dtype=torch.float32, device=device)
         # A rule, or the forward that opens a block of a shifted model, may take a block beyond its plan.
-        self.unplanned = method.endless or (self.cache is not None and model.shift > 0)
+        self.unplanned = method.endless or (self.cache is not None and model.shift > 0 and not self.fraction)
+        self.reads_more = isinstance(method, Prophet) and method.region != "masked"  # rows beside the masks
         self.banned = torch.tensor(sorted({model.mask_id, *config.suppress_tokens}), device=device)
         self.memory: dict = {"shape": (every, width)}
         if isinstance(method, KLASS):
@@ -233,9 +234,10 @@ class FixedStep:
             prepared = method.prepare(resolved, row, position)
 
         def hidden(*given) -> Tensor:
-            found = self.forward(*given)
-            join.wait()
-            return found
+            try:
+                return self.forward(*given)
+            finally:  # also after an error, which a capture that is left open would hide
+                join.wait()
 
         key_mask = inside if shape.padded else None
         given = self.given[pick, : shape.columns] if config.guidance > 0 else None
@@ -262,7 +264,7 @@ class FixedStep:
             active = active & ~step.void
         if self.trace is not None:
             self.trace.record(step, live, exits, chosen, commit, threshold)
-        if extra is None and triton is not None and canvas.is_cuda:
+        if triton is not None and canvas.is_cuda and not self.reads_more:
             fused_turn(self, pick, active, whole)
         else:
             self.turn(pick, inside, edges, block, index, steps, active, whole)
@@ -298,8 +300,8 @@ class FixedStep:
         counts = left.gather(1, edges[:, 1:]) - left.gather(1, edges[:, :-1])
         blocks = len(self.planned)
         each, index = torch.arange(blocks, device=pick.device), index + 1
-        planned = (index < self.planned[block.clamp(max=blocks - 1)]) | self.unplanned
-        open_ = (each > block[:, None]) | ((each == block[:, None]) & planned[:, None])
+        planned = (index < self.planned[block.clamp(max=blocks - 1)])[:, None] | (self.unplanned & (counts > 0))
+        open_ = (each > block[:, None]) | ((each == block[:, None]) & planned)
         if self.config.stop_early:
             open_ = open_ & (counts > 0)
         if self.config.extra_in_block and self.cache is not None:

@@ -82,7 +82,7 @@ def divergence(now: Tensor, before: Tensor, at: Tensor) -> tuple[Tensor, Tensor]
     if triton is not None and now.is_cuda and now.dtype == before.dtype == torch.float32 and len(now):
         return fused_divergence(now, before, at)
     parts = [now.new_zeros(0, dtype=torch.float64)], [now.new_zeros(0, dtype=torch.float64)]
-    for rows in slices(now):
+    for rows in slices(now) if len(now) else ():
         p, known = now[rows].double().softmax(-1), at[rows] >= 0
         q = before[at[rows].clamp_min(0)].double().softmax(-1).masked_fill_(~known[:, None], 0.0)
         parts[1].append(p.amax(-1))

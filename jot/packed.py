@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 
 from jot.errors import UserError
+from jot.locks import ByteLocks
 from jot.records import EXTRA, FIELDS, TRACE, Cell, Recorded, load_store, metas, natural, plain
 
 _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "forwards_suffix",
@@ -32,7 +33,7 @@ _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "for
              "slots", "tokens_non_eos")  # fmt: skip
 PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
 SAME = "\0"  # stands in a file for an answer that is the whole text
-TEMPORARY = ".tmp"
+TEMPORARY, LOCK = ".tmp", ".lock"
 _TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "threshold": np.float32,
                 "mean_margin": np.float16, "masked": np.int16}  # fmt: skip
 
@@ -47,7 +48,8 @@ def pack(
 
     Args:
         stores: live or packed stores; a cell that occurs twice must hold the same samples.
-        folder: where the Parquet files and `manifest.json` go; older ones there are replaced, all at once.
+        folder: where the Parquet files and `manifest.json` go; older ones there are replaced, all at once. Who has
+            opened the older pack has to load the new one.
         traces: keep the per-position traces where they were recorded.
         workers: processes.
     """
@@ -59,8 +61,20 @@ def pack(
             words[0] = re.sub(r"-seed\d+$", "", words[0])  # another training of it answers the same documents
             name = ".".join(re.sub(r"[^A-Za-z0-9-]+", "_", word) for word in words)
             groups.setdefault(name, set()).add(cell_id)
+    if not groups:
+        raise UserError(f"{', '.join(map(str, stores))}: no cell to pack; decode something into the store first")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    lock = ByteLocks(folder / LOCK)
+    try:
+        with lock.exclusive():  # a pack removes what it does not name
+            return _packed(groups, stores, folder, traces, workers)
+    finally:
+        lock.close()
+
+
+def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, traces: bool, workers: int) -> Path:
+    """Packs ``groups``, cells by name of their file; the lock is held."""
     token = secrets.token_hex(4)
     final = {f"{name}.{token}.parquet": f"{name}.parquet" for name in groups}  # names: while packing, and at the end
     jobs = [(stores, sorted(cells), folder / name, traces) for name, cells in zip(final, groups.values(), strict=True)]
@@ -74,6 +88,9 @@ def pack(
         _remove(folder / name for name in final)
         raise
     manifest = {cell_id: meta for part in parts for cell_id, meta in part.items()}
+    if not manifest:
+        _remove(folder / name for name in final)
+        raise UserError(f"{', '.join(map(str, stores))}: no finished sample to pack; decode something first")
     _publish(folder, manifest)  # from here on the new pack is read
     # No manifest names the final names now: they come to mean the new files too, then the manifest says so.
     for name in sorted({meta["file"] for meta in manifest.values()}):

@@ -154,7 +154,8 @@ def test_klass_needs_three_forwards_before_anything_is_ready():
     [
         (dict(cache="dual", guidance=1.0), "guidance"), (dict(cache="both"), "cache"),
         (dict(constraints={99: 1}), "constraints"), (dict(constraints={0: 99999}), "constraints"),
-        (dict(constraints={0: 310}), "constraints"), (dict(constraints={i: 1 for i in range(16)}), "whole canvas"),
+        (dict(constraints={0: 310}), "constraints"), (dict(constraints=((3, 7), (3, 9))), "more than once"),
+        (dict(constraints={i: 1 for i in range(16)}), "whole canvas"),
         (dict(suppress_tokens=(-1,)), "suppress_tokens"), (dict(schedule="single", steps=8), "single"),
     ],
 )  # fmt: skip

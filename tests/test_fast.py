@@ -45,6 +45,10 @@ CASES = [
     ("llada", jot.Prophet(early=1.5, mid=1.0, late=0.5, region="generated"), 2, {"block_length": 8}),
     ("llada", jot.Prophet(early=1.5, mid=1.0, late=0.5, region="answer", answer_start=18), 2, {"block_length": 8}),
     ("llada", jot.FastDLLM(), 2, {**DUAL, "extra_in_block": True}),
+    ("llada", jot.FastDLLM(), 2, {"block_length": 8, "stop_early": False}),
+    ("llada", jot.Prophet(early=1.5, mid=1.0, late=0.5, region="generated"), 2, DUAL),
+    ("dream", jot.FullDecoding(), 2, {**DUAL, "stop_early": False}),
+    ("dream", jot.FullDecoding(), 2, {**DUAL, "schedule": "dream", "steps": 6}),
     ("dream", jot.JoT(tau_max=90), 3, {}),
     ("dream", jot.JoT(tau_max=30), 3, {"cache": "prefix", "block_length": 8, **GREEDY}),
     ("dream", jot.JoT(tau_max=30), 2, {"schedule": "dream"}),
@@ -123,6 +127,24 @@ def test_a_batch_that_goes_in_two_changes_nothing(models, monkeypatch, case):
         k: (o.tokens, o.forwards) for k, o in plain.items()
     }
     assert (max(seen) < slots) == (method.name != "klass")
+
+
+def test_a_step_goes_ahead_where_the_end_is_far(models, monkeypatch):
+    """Forwards beyond the steps are those that went ahead of a sample's last step: few, and without effect."""
+    monkeypatch.setenv("JOT_FAST", "1")
+    sent, send, ahead, step = [], fast.FastLoop.send, [], fast.FastLoop.step
+    monkeypatch.setattr(fast.FastLoop, "send", lambda self, *a, **k: sent.append(1) or send(self, *a, **k))
+    monkeypatch.setattr(fast.FastLoop, "step", lambda self, *a: (step(self, *a), ahead.append(len(self.flight)))[0])
+    for family, method, parameters in (("llada", jot.JoT(tau_max=30), {"block_length": 8}), ("dream", jot.JoT(), {})):
+        sent.clear(), ahead.clear()
+        out = jot.decode(models[family], [5, 6, 7], method, length=32, temperature=0.0, **parameters)
+        assert sum(ahead) > 0, family
+        assert out.steps <= len(sent) <= out.steps + 1, family
+
+
+def test_rows_that_are_not_there_have_no_divergence():
+    empty = kernels.divergence(torch.zeros(0, 9), torch.zeros(0, 9), torch.zeros(0, dtype=torch.long))
+    assert [part.shape for part in empty] == [(0,), (0,)]
 
 
 def test_two_runs_of_a_kind_at_once_do_not_share_state(models, monkeypatch):
@@ -315,6 +337,8 @@ TURNS = [
     ("pocket-llada", jot.JoT(), {"block_length": 8}), ("pocket-llada", jot.KLASS(), {"block_length": 8}),
     ("pocket-llada", jot.FastDLLM(), {"block_length": 8, "cache": "dual", "extra_in_block": True}),
     ("pocket-llada", jot.JoT(), {"block_length": 8, "stop_early": False}),
+    ("pocket-llada", jot.FastDLLM(), {"block_length": 8, "stop_early": False}),
+    ("pocket-dream", jot.FullDecoding(), {"block_length": 8, "cache": "dual", "schedule": "dream"}),
     ("pocket-dream", jot.Prophet(), {"block_length": 8, "cache": "dual"}), ("pocket-dream", jot.JoT(), {}),
 ]
 for name, method, settings in TURNS:

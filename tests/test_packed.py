@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import children
@@ -188,3 +189,22 @@ def test_stores_that_contradict_each_other_leave_the_old_pack(packs: Packs) -> N
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before
     pack(packs.live, target)
     assert {path.name for path in target.iterdir()} == {*packs.files, "notes.tmp"}
+
+
+def test_a_store_without_a_finished_sample_leaves_the_old_pack(packs: Packs, tmp_path: Path) -> None:
+    target = packs.again(401)
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    fill(tmp_path / "begun", "pocket_gsm8k", 0)
+    with pytest.raises(UserError, match="decode something"):
+        pack(tmp_path / "begun", target)
+    after = {path.name: path.read_bytes() for path in target.iterdir()}
+    assert after == before | {".lock": b""}
+
+
+def test_packs_into_one_folder_take_turns(packs: Packs, tmp_path: Path) -> None:
+    """Each removes what it does not name, so two at once would remove each other's files."""
+    target = tmp_path / "shared"
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(pack, packs.live, target) for _ in range(8)]:
+            done.result()
+        assert content(target) == content(packs.live)
