@@ -222,7 +222,7 @@ if triton is not None:
                 start, stop = tl.load(edges + each), tl.load(edges + each + 1)
                 token = tl.load(first + start + lane, mask=start + lane < stop, other=-1)
                 masks = tl.sum((token == mask_id).to(tl.int64), axis=0)
-                work = (each > block) | ((each == block) & (ahead | (UNPLANNED & (masks > 0))))
+                work = (each > block) | ((each == block) & (ahead | ((masks > 0) & UNPLANNED)))
                 if EARLY:
                     work = work & (masks > 0)
                 if EXTRA:
