@@ -9,6 +9,7 @@ manifest that names it takes the older one's place. Killed at any moment, the fo
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -16,8 +17,9 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -25,7 +27,6 @@ import numpy as np
 import pandas as pd
 
 from jot.errors import UserError
-from jot.locks import ByteLocks
 from jot.records import EXTRA, FIELDS, TRACE, Cell, Recorded, load_store, metas, natural, plain
 
 _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "forwards_suffix",
@@ -33,7 +34,7 @@ _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "for
              "slots", "tokens_non_eos")  # fmt: skip
 PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
 SAME = "\0"  # stands in a file for an answer that is the whole text
-TEMPORARY, LOCK = ".tmp", ".lock"
+TEMPORARY = ".tmp"
 _TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "threshold": np.float32,
                 "mean_margin": np.float16, "masked": np.int16}  # fmt: skip
 
@@ -65,12 +66,20 @@ def pack(
         raise UserError(f"{', '.join(map(str, stores))}: no cell to pack; decode something into the store first")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = ByteLocks(folder / LOCK)
+    with _alone(folder):  # a pack removes what it does not name
+        return _packed(groups, stores, folder, traces, workers)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits until nobody else packs into ``folder``, where its file system has such locks."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        with lock.exclusive():  # a pack removes what it does not name
-            return _packed(groups, stores, folder, traces, workers)
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
     finally:
-        lock.close()
+        os.close(handle)
 
 
 def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, traces: bool, workers: int) -> Path:
