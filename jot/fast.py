@@ -253,7 +253,7 @@ class FastLoop:
                 sample.seconds += seconds
                 sample.read(numbers[s :: len(self.fixed.done)])
                 if sample.done:
-                    while self.flight:  # a step that went ahead has found nothing to do, but took its time
+                    if self.flight:  # a step that went ahead has found nothing to do, but took its time
                         self.receive()
                         sample.seconds += time.perf_counter() - begun
                     begun = None

@@ -16,8 +16,8 @@ from torch import Tensor
 from jot.cache import KVCache, View
 from jot.config import DecodeConfig
 from jot.decode import EXITED, SCHEDULED, Trace, predict
-from jot.exits import KLASS, Prophet
-from jot.kernels import triton
+from jot.exits import KLASS
+from jot.kernels import fusable
 from jot.models.base import DiffusionModel
 from jot.previous import Previous
 from jot.proposals import PROPOSALS, KeyedDraws, committed, scheduled
@@ -63,7 +63,7 @@ def compact(asked: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
     Places that are left over stand for entry (0, 0), which belongs to a prompt and is never written.
     """
-    if triton is not None and asked.is_cuda and asked.numel() <= SERIAL:
+    if fusable(asked) and asked.numel() <= SERIAL:
         return fused_compact(asked, size)
     flat = asked.flatten()
     target = torch.where(flat, (flat.cumsum(0) - 1).clamp(max=size), size)
@@ -178,7 +178,7 @@ class FixedStep:
         self.plans = torch.tensor(table, dtype=torch.float32, device=device)
         # A rule, or the forward that opens a block of a shifted model, may take a block beyond its plan.
         self.unplanned = method.endless or (self.cache is not None and model.shift > 0 and not self.fraction)
-        self.reads_more = isinstance(method, Prophet) and method.region != "masked"  # rows beside the masks
+        self.reads_more = method.extra_rows(self.given[:1], self.prompt[:1], self.end[:1]) is not None
         self.banned = torch.tensor(sorted({model.mask_id, *config.suppress_tokens}), device=device)
         self.memory: dict = {"shape": (every, width)}
         if isinstance(method, KLASS):
@@ -256,7 +256,7 @@ class FixedStep:
             exits = exits if method.block_start else step.none()
         else:
             chosen = scheduled(step, method, config, self.draws, exits, self.fraction)
-        if triton is not None and canvas.is_cuda:
+        if fusable(canvas):
             commit = fused_commit(self, step, pick, live, exits, chosen)
         else:
             commit = self.commit(step, pick, live, exits, chosen, canvas[row, position])
@@ -264,7 +264,7 @@ class FixedStep:
             active = active & ~step.void
         if self.trace is not None:
             self.trace.record(step, live, exits, chosen, commit, threshold)
-        if triton is not None and canvas.is_cuda and not self.reads_more:
+        if fusable(canvas) and not self.reads_more:
             fused_turn(self, pick, active, whole)
         else:
             self.turn(pick, inside, edges, block, index, steps, active, whole)

@@ -45,6 +45,11 @@ class Top2(NamedTuple):
         return self.total.reciprocal()
 
 
+def fusable(rows: Tensor) -> bool:
+    """Whether the Triton kernels run on these rows: there are some, on CUDA."""
+    return triton is not None and rows.is_cuda and len(rows) > 0
+
+
 def slices(logits: Tensor) -> Iterator[slice]:
     """Consecutive row slices of ``[rows, vocabulary]`` logits with about 4 M elements each (16 M on CUDA)."""
     size = max(1, (1 << (24 if logits.is_cuda else 22)) // logits.shape[-1])
@@ -54,7 +59,7 @@ def slices(logits: Tensor) -> Iterator[slice]:
 
 def top2(logits: Tensor) -> Top2:
     """Top-2 statistics of ``logits`` ``[rows, vocabulary]``, with ties resolved to the lowest index."""
-    if triton is not None and logits.is_cuda and logits.dtype == torch.float32 and len(logits):
+    if fusable(logits) and logits.dtype == torch.float32:
         return fused_top2(logits)
     parts = [_top2(logits[rows]) for rows in slices(logits)]
     return Top2(*map(torch.cat, zip(*parts, strict=True)))
@@ -79,7 +84,7 @@ def divergence(now: Tensor, before: Tensor, at: Tensor) -> tuple[Tensor, Tensor]
     Returns:
         Two float64 tensors ``[rows]``.
     """
-    if triton is not None and now.is_cuda and now.dtype == before.dtype == torch.float32 and len(now):
+    if fusable(now) and now.dtype == before.dtype == torch.float32:
         return fused_divergence(now, before, at)
     parts = [now.new_zeros(0, dtype=torch.float64)], [now.new_zeros(0, dtype=torch.float64)]
     for rows in slices(now) if len(now) else ():
@@ -127,9 +132,8 @@ def fused_top2(logits: Tensor) -> Top2:
 if triton is not None:
 
     @triton.jit
-    def _top2_kernel(logits, first, second, index, total, stride, entries, BLOCK: tl.constexpr):
-        row = tl.program_id(0)
-        base = logits + row.to(tl.int64) * stride
+    def leaders(base, entries, BLOCK: tl.constexpr):
+        """Largest and second largest logit of a row, lowest index of the largest, and the largest of every lane."""
         lane = tl.arange(0, BLOCK)
         best = tl.full([BLOCK], float("-inf"), tl.float32)
         runner = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -142,11 +146,19 @@ if triton is not None:
             best = tl.where(ahead, x, best)
         peak = tl.max(best, axis=0)
         winner = tl.min(tl.where(best == peak, at, 2147483647), axis=0)
-        others = tl.max(tl.where(at == winner, float("-inf"), best), axis=0)
         # The tail of the row has not passed through the lanes: a lane's runner-up is -inf there, never a false hit.
+        others = tl.max(tl.where(at == winner, float("-inf"), best), axis=0)
+        return peak, tl.maximum(others, tl.max(runner, axis=0)), winner.to(tl.int64), best
+
+    @triton.jit
+    def _top2_kernel(logits, first, second, index, total, stride, entries, BLOCK: tl.constexpr):
+        row = tl.program_id(0)
+        base = logits + row.to(tl.int64) * stride
+        lane = tl.arange(0, BLOCK)
+        peak, next_best, winner, _ = leaders(base, entries, BLOCK)
         tl.store(first + row, peak)
-        tl.store(second + row, tl.maximum(others, tl.max(runner, axis=0)))
-        tl.store(index + row, winner.to(tl.int64))
+        tl.store(second + row, next_best)
+        tl.store(index + row, winner)
         mass = tl.zeros([BLOCK], tl.float32)
         for start in range(0, entries, BLOCK):
             x = tl.load(base + start + lane, mask=start + lane < entries, other=float("-inf"))

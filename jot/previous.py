@@ -44,10 +44,11 @@ class Previous:
         place = self.place
         if self.fixed:
             kept = self.logits[: len(logits)]
-            for rows in slices(logits):  # a slice at a time, as the choice makes a copy
-                kept[rows].copy_(
-                    logits[rows] if step.void is None else torch.where(step.void, kept[rows], logits[rows])
-                )
+            if step.void is None:
+                kept.copy_(logits)
+            else:
+                for rows in slices(logits):  # a slice at a time, as the choice makes a copy
+                    kept[rows].copy_(torch.where(step.void, kept[rows], logits[rows]))
             place = self.place.clone()
         else:
             others = None if self.owner is None else ~torch.isin(self.owner, step.homes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from jot.kernels import slices, triton
+from jot.kernels import fusable, slices
 from jot.rowwise import fused_scheduled, fused_uniform
 from jot.schedules import count, highest
 from jot.step import Proposal, Step
@@ -44,7 +44,7 @@ class KeyedDraws:
 
     def uniform(self, step: Step, stream: int) -> Tensor:
         """Uniform numbers in (0, 1), float64 ``[rows]``."""
-        if stream not in step.kept and triton is not None and step.keys.is_cuda and len(step.slot):
+        if stream not in step.kept and fusable(step.slot):
             step.kept[stream] = fused_uniform(step.keys, step.index, step.slot, step.position, stream)
         if stream not in step.kept:
             x = step.keys[step.slot]
@@ -120,13 +120,13 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
 
 def _rank(logits: Tensor, probs: Tensor, token: Tensor, config: DecodeConfig) -> tuple[Tensor, Tensor]:
     """Ranking and probability of the proposed tokens under ``probs``, the softmax of ``logits``."""
-    late = config.begin_suppress_tokens and torch.tensor(config.begin_suppress_tokens, device=token.device)
-    if len(late):  # may be proposed but rank last; nan where nothing else had survived the truncation
+    if config.begin_suppress_tokens:  # may be proposed but rank last; nan where nothing else survived the truncation
+        late = torch.tensor(config.begin_suppress_tokens, device=token.device)
         probs = logits.index_fill(-1, late, -torch.inf).softmax(-1).nan_to_num(0.0)
     likely = confidence(probs, token)
     rule = RANKINGS[config.ranking]
     rank = likely if rule in (None, confidence) else rule(probs, token)
-    if len(late):
+    if config.begin_suppress_tokens:
         rank = rank.masked_fill(torch.isin(token, late), torch.finfo(rank.dtype).min)
     return rank, likely
 
@@ -187,7 +187,7 @@ def choose(step: Step, config: DecodeConfig, draws, rank: Tensor, quota: Tensor,
 def scheduled(step: Step, method, config: DecodeConfig, draws, exits: Tensor, fraction: bool) -> Tensor:
     """The rows that the transfer schedule reveals, given what exits; ``fraction``: its entries are shares."""
     rank = step.proposal.rank
-    if triton is not None and rank.is_cuda and len(rank) and config.ranking != "origin" and not config.alg_temp:
+    if fusable(rank) and config.ranking != "origin" and not config.alg_temp:
         return fused_scheduled(step, rank, exits, method.combine, fraction)
     slots = len(step.masks)
     left = count(step.slot, step.in_block, slots)

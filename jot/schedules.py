@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from jot.kernels import triton
+from jot.kernels import fusable
 from jot.rowwise import fused_ranks
 
 
@@ -77,7 +77,7 @@ def count(slot: Tensor, counted: Tensor, slots: int) -> Tensor:
 def ranks(confidence: Tensor, slot: Tensor, candidate: Tensor, slots: int) -> Tensor:
     """Rank from 0 of each row among its slot's candidates, by confidence, then position; the others come last."""
     score = torch.where(candidate, confidence, -torch.inf)
-    if triton is not None and score.is_cuda and len(score):
+    if fusable(score):
         return fused_ranks(score, slot)
     order = score.argsort(descending=True, stable=True)
     order = order[slot[order].argsort(stable=True)]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from jot.kernels import Top2, slices, triton
+from jot.kernels import Top2, fusable, slices, triton
 from jot.proposals import RANKINGS, TOKEN, confidence
 from jot.step import Proposal, Step
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 if triton is not None:
     import triton.language as tl
+
+    from jot.kernels import leaders
 
 SMALL = 64  # tokens among which ``dream_small`` looks for the nucleus
 ROOM = 128  # tokens that the fused pass keeps: the largest, and what its coarse cut leaves beside them
@@ -28,7 +30,7 @@ def dream_small(step: Step, config: DecodeConfig, draws) -> tuple[Proposal, Tens
     Equal to ``dream`` up to rounding where these hold more than ``top_p`` of the mass; the second result, bool
     ``[rows]``, says where they do not.
     """
-    if triton is not None and step.logits.is_cuda and step.logits.dtype == torch.float32 and len(step.logits):
+    if fusable(step.logits) and step.logits.dtype == torch.float32:
         return fused_small(step, config, draws)
     size = min(SMALL, step.logits.shape[-1])
     value, token = step.logits.topk(size, dim=-1)
@@ -93,7 +95,7 @@ def fused_shortlist(logits: Tensor, temperature: float) -> Shortlist:
 def fused_small(step: Step, config: DecodeConfig, draws) -> tuple[Proposal, Tensor]:
     """``dream_small`` in two launches; the first gives the step its top-2 statistics too."""
     listed = fused_shortlist(step.logits, config.temperature)
-    step.__dict__["top"] = listed.top  # where its cached property keeps them
+    step.top = listed.top  # in place of what its cached property would compute
     rows, device = len(step.logits), step.logits.device
     drawn = torch.empty(rows, dtype=torch.long, device=device)
     rank, likely = (torch.empty(rows, device=device) for _ in range(2))
@@ -117,21 +119,10 @@ if triton is not None:
         row = tl.program_id(0).to(tl.int64)
         base = logits + row * stride
         lane = tl.arange(0, BLOCK)
-        best = tl.full([BLOCK], float("-inf"), tl.float32)
-        runner = tl.full([BLOCK], float("-inf"), tl.float32)
-        at = tl.full([BLOCK], 0, tl.int32) + lane
-        for start in range(0, entries, BLOCK):  # as ``kernels.fused_top2``
-            x = tl.load(base + start + lane, mask=start + lane < entries, other=float("-inf"))
-            ahead = x > best
-            runner = tl.where(ahead, best, tl.maximum(runner, x))
-            at = tl.where(ahead, start + lane, at)
-            best = tl.where(ahead, x, best)
-        peak = tl.max(best, axis=0)
-        winner = tl.min(tl.where(best == peak, at, 2147483647), axis=0)
-        others = tl.max(tl.where(at == winner, float("-inf"), best), axis=0)
+        peak, next_best, winner, best = leaders(base, entries, BLOCK)
         tl.store(first + row, peak)
-        tl.store(second + row, tl.maximum(others, tl.max(runner, axis=0)))
-        tl.store(index + row, winner.to(tl.int64))
+        tl.store(second + row, next_best)
+        tl.store(index + row, winner)
         # As many maxima of parts of the row reach the cut, so at least as many logits do, and few more.
         parts = tl.sort(tl.max(tl.reshape(best, [LANES, BLOCK // LANES]), axis=1), descending=True)
         cut = tl.max(tl.where(tl.arange(0, LANES) == SIZE - 1, parts, float("-inf")), axis=0)

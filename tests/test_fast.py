@@ -289,9 +289,9 @@ for entries, ranking in ((9000, "entropy"), (300, "margin"), (70, "confidence"),
         got = SimpleNamespace(logits=x, kept={}, **row)
         want = SimpleNamespace(logits=x, kept={}, **row)
         mine, short = shortlist.fused_small(got, config, proposals.KeyedDraws())
-        triton, shortlist.triton = shortlist.triton, None
+        triton, kernels.triton = kernels.triton, None
         twin, late = shortlist.dream_small(want, config, proposals.KeyedDraws())
-        shortlist.triton = triton
+        kernels.triton = triton
         for one, other in zip(got.top, kernels._top2(x)):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
         same = ~(short | late)
@@ -312,9 +312,9 @@ for rows, number, fraction in ((5, 0, True), (70, 1, False), (300, 2, True), (30
         top=SimpleNamespace(index=torch.arange(rows), total=torch.ones(rows)))
     config = SimpleNamespace(ranking="entropy", alg_temp=None)
     mine = rowwise.fused_scheduled(step, step.proposal.rank, exits, method.combine, fraction)
-    triton, proposals.triton, schedules.triton = proposals.triton, None, None
+    triton, kernels.triton = kernels.triton, None
     assert torch.equal(mine, proposals.scheduled(step, method, config, None, exits, fraction)), (rows, fraction)
-    proposals.triton = schedules.triton = triton
+    kernels.triton = triton
     count, pick = min(rows, 160), torch.tensor([3, 1, 0, 2])
     step.slot, step.position = torch.arange(count) // 40, torch.arange(count) % 40  # every place once
     for void, bad in ((None, False), (torch.tensor(False), True), (torch.tensor(True), False)):
