@@ -124,7 +124,9 @@ class Writer:
     def close(self) -> None:
         """Gives up all claims and brings the totals in `<cell>.json` up to date."""
         if self._locks is None:
-            return
+            if self.meta is None or self.meta.get("totals", {}).get("samples") == len(self.done):
+                return
+            self._locks = self._lock()  # whoever wrote the last sample was killed before it wrote the totals
         try:
             self._write_meta()
         finally:
@@ -140,9 +142,15 @@ class Writer:
             "kept; make room or permit writing and run again"
         )
 
+    def _lock(self) -> ByteLocks:
+        try:
+            return ByteLocks(self.folder / f"{self.cell.id}.lock")
+        except OSError as error:
+            raise self._refused(error) from error
+
     def _open(self) -> None:
         try:
-            self._locks = ByteLocks(self.folder / f"{self.cell.id}.lock")
+            self._locks = self._lock()
             with self._locks.exclusive():
                 self._cut_torn_tails()
             if self.meta is None:

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import children
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -137,6 +138,25 @@ def test_a_finished_sample_is_never_claimed_again(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == before
     with Writer(tmp_path, Cell({**CONFIG, "seed": 1}), PROMPTS, ENVIRONMENT) as writer:
         assert not writer.done and len(writer.claim(PROMPTS, 99)) == 40
+
+
+def test_totals_lost_to_a_kill_are_made_up_for(tmp_path: Path) -> None:
+    """Whoever wrote the last sample was killed before it wrote the totals; the next run finds nothing to decode."""
+    cell, path = Cell(CONFIG), tmp_path / f"{Cell(CONFIG).id}.json"
+
+    def killed() -> None:
+        writer = Writer(tmp_path, cell, PROMPTS, ENVIRONMENT)
+        for doc_id in writer.claim(PROMPTS, 6):
+            writer.append(record(doc_id))
+        os._exit(0)
+
+    assert children.join(children.fork(killed)) == 0
+    assert json.loads(path.read_text())["totals"]["samples"] == 0
+    gpu = {**ENVIRONMENT, "hardware": {"kind": "NVIDIA H100"}}
+    with Writer(tmp_path, cell, PROMPTS, gpu) as writer:  # reading is fine elsewhere too, and changes no hardware
+        assert len(writer.done) == 6
+    meta = json.loads(path.read_text())
+    assert (meta["totals"]["samples"], meta["totals"]["score"]) == (6, 3) and meta["hardware"]["kind"] == "cpu"
 
 
 def test_no_score_is_nan(tmp_path: Path) -> None:

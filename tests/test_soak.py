@@ -48,7 +48,7 @@ def same_records(store: Path, undisturbed: Path, samples: int) -> None:
 
 def test_a_few_kills(tmp_path: Path) -> None:
     """Two processes share the grid; both are killed three times in the middle of it."""
-    points = grid.read(made(tmp_path, 6, 32))
+    points = grid.read(made(tmp_path, 10, 32))
     store, undisturbed, draw = tmp_path / "killed", tmp_path / "undisturbed", random.Random(0)
     store.mkdir()
 
@@ -62,11 +62,11 @@ def test_a_few_kills(tmp_path: Path) -> None:
             time.sleep(draw.random() * 0.02)
             children.kill(pid)
     survived = len(children.lines(store))
-    assert 7 <= survived < 12, "the kills did not come in the middle"
+    assert 7 <= survived < 20, "the kills did not come in the middle"
     assert [children.join(pid) for pid in (children.fork(work), children.fork(work))] == [0, 0]
     rows = run.run(points, undisturbed, slots=2, device="cpu", say=lambda _: None)
     assert [row["error"] for row in rows] == ["", ""]
-    same_records(store, undisturbed, 12)
+    same_records(store, undisturbed, 20)
     assert (store / "summary.csv").read_text().count("\n") == 3
 
 
