@@ -1,6 +1,7 @@
 """The Snakefile on this machine: a dry run, a failing job, what was left incomplete, a second run with nothing to do.
 
-Snakemake has an environment of its own: it is looked for in PATH, or named by JOT_SNAKEMAKE.
+Snakemake has an environment of its own: it is looked for in PATH, or named by JOT_SNAKEMAKE. Where a Slurm answers, the
+jobs go to it too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ import yaml
 from nbformat import v4
 
 SNAKEMAKE = os.environ.get("JOT_SNAKEMAKE") or shutil.which("snakemake")
+SLURM = (
+    SNAKEMAKE and shutil.which("sinfo") and not subprocess.run(["sinfo"], capture_output=True, timeout=60).returncode
+)
 GRIDS = Path(__file__).resolve().parents[1] / "notebooks" / "grids"
 
 
@@ -51,16 +55,18 @@ def checkout(root: Path, tmp_path: Path, monkeypatch) -> Path:
     )
     bin_ = tmp_path / "bin"
     bin_.mkdir()
-    (bin_ / "jot").write_text(f'#!/bin/sh\nexec {sys.executable} -m jot "$@"\n')
-    (bin_ / "jot").chmod(0o755)
+    for name, module in (("jot", "jot"), ("torchrun", "torch.distributed.run")):
+        (bin_ / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+        (bin_ / name).chmod(0o755)
     for name, value in {"JOT_HOME": str(home), "PYTHONPATH": str(root), "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(home)
     return home
 
 
-def snakemake(checkout: Path, *more: str, background: bool = False):
-    words = [SNAKEMAKE, "-s", str(GRIDS / "Snakefile"), "--profile", str(GRIDS / "profiles" / "local"), "--cores", "2",
+def snakemake(checkout: Path, *more: str, background: bool = False, profile: str = "local"):
+    where = {"local": ["--cores", "2"], "slurm": ["--slurm-init-seconds-before-status-checks", "4"]}[profile]
+    words = [SNAKEMAKE, "-s", str(GRIDS / "Snakefile"), "--profile", str(GRIDS / "profiles" / profile), *where,
              "--config", "grid=grid.yaml", "store=out", f"jot={checkout.parent / 'bin' / 'jot'}", "device=cpu",
              *more]  # fmt: skip
     if background:
@@ -119,3 +125,40 @@ def test_a_bad_grid_starts_nothing(checkout: Path) -> None:
     assert done.returncode != 0 and "did you mean 'pocket-llada'?" in done.stderr and not (checkout / "out").exists()
     done = snakemake(checkout, "grid=")
     assert done.returncode != 0 and "name a grid" in done.stderr
+
+
+def jobs() -> dict[str, str]:
+    """State of every job of this user's that Slurm still lists, by number."""
+    listed = subprocess.run(
+        ["squeue", "--me", "--noheader", "--format=%A %T"], capture_output=True, text=True, check=True
+    )
+    return dict(line.split() for line in listed.stdout.splitlines())
+
+
+@pytest.mark.snakemake
+@pytest.mark.skipif(not SLURM, reason="no Snakemake (JOT_SNAKEMAKE), or no Slurm answers to sinfo")
+def test_a_grid_on_slurm(checkout: Path) -> None:
+    """Jobs of two processes each; one is cancelled in the middle, the others go on, and a second run ends it."""
+    grid = (checkout / "grid.yaml").read_text().replace("length: 32", "length: 128")
+    (checkout / "grid.yaml").write_text(grid.replace("limit: 2, set", "limit: 60, set"))
+    own = set(jobs())
+    settings = ("mem_mb=1500", "runtime=10", "processes=2", "slots=2")
+    run = snakemake(checkout, *settings, background=True, profile="slurm")
+    until = time.monotonic() + 240
+    while not (parts := list((checkout / "out").glob("*gsm8k*.jsonl"))) or not parts[0].stat().st_size:
+        assert run.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+    (running,) = (job for job, state in jobs().items() if state == "RUNNING" and job not in own)
+    subprocess.run(["scancel", running], check=True)
+    assert run.wait(300) != 0, "a cancelled job is a failed one"
+    kept = children.lines(checkout / "out")
+    assert 4 < len(kept) < 64 and not (checkout / "out" / "report" / "index.html").exists()
+    assert len(list((checkout / "out" / "jobs").glob("*.done"))) == 2, "the others went on"
+
+    ended = snakemake(checkout, *settings, profile="slurm")
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert set(kept) <= set(children.lines(checkout / "out")) and len(children.lines(checkout / "out")) == 64
+    assert "10_small" in (checkout / "out" / "report" / "index.html").read_text()
+    again = snakemake(checkout, *settings, profile="slurm")
+    assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr
+    assert set(jobs()) <= own
