@@ -205,13 +205,13 @@ def _panel(axis, group: pd.DataFrame, title: str) -> None:
         )
         named = {sweep["tau"].min(), sweep["tau"].max(), composability.RETUNED[row["family"]]}
         if kind in ("jot-blocks", "block-start") or (kind == "dual" and row["tau"] in named):
-            left = kind == "dual" and row["tau"] == sweep["tau"].max()
+            left, under = kind == "dual" and row["tau"] == sweep["tau"].max(), kind == "jot-blocks"
             axis.annotate(
                 f"{row['tau']:g}",
                 (row["speedup"], row["score"]),
-                xytext=(-3 if left else 3, 4),
+                xytext=(-8, -8) if under else (-3 if left else 3, 4),
                 textcoords="offset points",
-                ha="right" if left else "left",
+                ha="right" if left or under else "left",
                 fontsize=6.5,
                 color=look.color,
             )
