@@ -26,7 +26,8 @@ class DecodeConfig:
         length: generated tokens.
         steps: configured denoising steps over the whole canvas; defaults to ``length``.
         block_length: tokens per semi-autoregressive block; None decodes the whole canvas at once.
-        temperature, top_p, top_k: sampling of the scheduled tokens.
+        temperature, top_p, top_k: sampling of the scheduled tokens. A temperature that is given, also the family's own,
+            comes without the family's top_p: give both. Only the proposal "dream" truncates.
         ranking: what the schedule ranks by: confidence, margin, entropy, random or origin.
         alg_temp: temperature of a weighted draw in place of the highest ranks (Dream).
         schedule: llada, precomputed, dream or single (see ``jot.schedules``).
@@ -94,6 +95,10 @@ class DecodeConfig:
             filled.pop("top_p", None)
         config = replace(self, **filled, steps=self.length if self.steps is None else self.steps)
         config._check()
+        if config.cache and model.shift and config.schedule == "dream" and config.block_steps < 2:
+            raise UserError(
+                "schedule='dream' under a cache needs two steps a block or more: the first one commits one token"
+            )
         return config
 
     def _check(self) -> None:
@@ -127,10 +132,11 @@ class DecodeConfig:
             raise UserError(f"constraints name offset {twice[0]} more than once; give each offset one token")
         if len(offsets) == self.length:
             raise UserError("constraints fill the whole canvas; leave at least one position to decode")
-        if self.schedule == "single" and self.steps < self.length:
-            raise UserError(f"schedule='single' reveals one token a step: it needs steps of at least {self.length}")
         block = self.block_length or self.length
         blocks = -(-self.length // block)
+        if self.schedule == "single" and self.block_steps < min(block, self.length):
+            least = (min(block, self.length) - 1) * blocks + 1 if self.ragged else self.length
+            raise UserError(f"schedule='single' reveals one token a step: it needs steps of at least {least}")
         if not self.ragged:
             if self.length % block:
                 raise UserError(

@@ -1,9 +1,7 @@
 """The one denoising loop. Every method runs through it, so token counts and timings are comparable.
 
-``jot.fast`` runs the same steps with fixed shapes: the default on CUDA.
-
-A step proposes a token for each masked row, asks the exit rule which positions are final, lets the
-schedule choose its share, and commits the union.
+A step proposes a token for each masked row, asks the exit rule which positions are final, lets the schedule choose its
+share, and commits the union. ``jot.fast`` runs the same steps with fixed shapes: the default on CUDA.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from jot.errors import UserError
 from jot.exits import FullDecoding
 from jot.models.base import DiffusionModel
 from jot.proposals import PROPOSALS, KeyedDraws, committed, sample_key, scheduled
-from jot.schedules import SCHEDULES
+from jot.schedules import SCHEDULES, entry
 from jot.step import Step
 
 LOG = logging.getLogger("jot")
@@ -150,7 +148,7 @@ class _Loop:
             if slot.plan is None:
                 slot.plan = SCHEDULES[config.schedule](masks, config.block_steps, config.eps)
             # The forward that opens a cached block of a shifted model spends an entry of the plan on one token, so a
-            # plan of counts may run out early: it goes on with its last entry.
+            # plan of counts may run out early: it goes on (``schedules.entry``).
             shifted = self.cache is not None and self.model.shift and slot.plan.dtype.kind != "f"
             planned = slot.index < len(slot.plan) or (masks and (self.method.endless or shifted))
             owed = config.extra_in_block and self.cache is not None and slot.index == 1
@@ -242,7 +240,7 @@ class _Loop:
         key_mask = None if equal else inside
         given = self.given[pick, :width] if config.guidance > 0 else None
         logits = predict(self.model, config, self.banned, canvas, given, key_mask, row, position, view)
-        plans = [slot.plan[min(slot.index, len(slot.plan) - 1)] for slot in slots]
+        plans = [entry(slot.plan, slot.index) for slot in slots]
         step = Step(
             logits, row, position, in_block[row, position], masks, ~masks & inside,
             index=torch.tensor([slot.steps for slot in slots], device=device),
@@ -257,8 +255,7 @@ class _Loop:
         gap = step.top.gap.float().cpu().numpy()
         rule = (chosen * SCHEDULED + exits * EXITED).cpu().numpy()
         limit = np.full(len(row), np.nan) if threshold is None else threshold.float().cpu().numpy()
-        masked = step.masks.sum(1).tolist()
-        read = step.at(step.masks).cpu().numpy()
+        masked, read = step.masks.sum(1).tolist(), step.at(step.masks).cpu().numpy()
         for s, slot in enumerate(slots):
             mine = (row == s) & read
             slot.trace.mean_margin.append(float(gap[mine].mean()) if mine.any() else float("nan"))
@@ -316,8 +313,7 @@ def decode_stream(
         return
     if reason != fast.UNASKED:
         LOG.info("%s runs in the plain loop: %s", method.name, reason)
-    loop = _Loop(model, config, method, slots, width, trace, draws or KeyedDraws())
-    yield from loop.run(iter(prompts))
+    yield from _Loop(model, config, method, slots, width, trace, draws or KeyedDraws()).run(iter(prompts))
 
 
 def decode(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +57,7 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
         ("KLASS in a batch under a cache", config.cache and isinstance(method, KLASS) and slots > 1),
         ("blocks of unequal length under a cache", config.cache and len({b - a for a, b in config.blocks}) > 1),
         ("steps beyond a block that Prophet filled", isinstance(method, Prophet) and not config.stop_early),
-        ("a rule of another kind", not isinstance(method, tuple(METHODS.values()))),
+        ("a rule of another kind", type(method) not in METHODS.values()),
     ):  # fmt: skip
         if holds:
             return reason
@@ -69,13 +70,14 @@ def stream(
     """Decode ``prompts`` through a loop that the model keeps for runs of the same kind."""
     width = -(-width // WIDTH) * WIDTH
     if model.__dict__.get("_fast_state") != state_of(model):  # moved, cast or loaded anew: nothing kept fits any more
-        for kept in ("_fast_loops", "_fast_pool", "_fused"):
+        for kept in model.DERIVED:
             model.__dict__.pop(kept, None)
     loops: OrderedDict = model.__dict__.setdefault("_fast_loops", OrderedDict())
     key = (replace(config, seed=0), method, slots, width, trace)
     loop = loops.pop(key, None)  # ours until the run ends
     if loop is None:
-        loop = FastLoop(model, config, method, slots, width, trace)
+        # It holds no reference to the model that it hangs on, whose memory is free at once where it is deleted.
+        loop = FastLoop(weakref.proxy(model), config, method, slots, width, trace)
         model.__dict__["_fast_state"] = state_of(model)  # the first one on a GPU has joined some weights
     try:
         lengths = Counter(len(prompt) for _, prompt in prompts)

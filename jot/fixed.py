@@ -22,7 +22,7 @@ from jot.models.base import DiffusionModel
 from jot.previous import Previous
 from jot.proposals import PROPOSALS, KeyedDraws, committed, scheduled
 from jot.rowwise import fused_commit, fused_compact, fused_turn
-from jot.schedules import SCHEDULES, count
+from jot.schedules import SCHEDULES, count, entry
 from jot.shortlist import dream_small
 from jot.step import Step
 
@@ -144,15 +144,17 @@ class FixedStep:
     """State of ``slots`` canvases on the device, an idle one beside several, and the step that advances them.
 
     Args:
-        forward: hidden states of a canvas, as ``model.hidden``.
         width: columns of the canvases.
         trace: keep how each canvas was filled.
+
+    Attributes:
+        forward: hidden states of a canvas, as ``model.hidden``; ``jot.fast`` puts its own in place.
     """
 
     @torch.inference_mode(False)  # what is kept must be writable in either mode
     def __init__(self, model: DiffusionModel, config: DecodeConfig, method, slots: int, width: int, trace: bool):
         self.model, self.config, self.method, self.draws = model, config, method, KeyedDraws()
-        self.forward = model.hidden
+        self.forward = lambda *given: model.hidden(*given)  # a bound method would hold more than a proxy
         self.side: torch.cuda.Stream | None = None  # for work beside the forward
         device, every = model.device, slots + (slots > 1)
         self.slots = slots  # the one beside them, always done, fills a batch up
@@ -172,9 +174,10 @@ class FixedStep:
         self.masks = [end - start - sum(start <= at < end for at in fixed) for start, end in config.blocks]
         plans = [SCHEDULES[config.schedule](masks, config.block_steps, config.eps) for masks in self.masks]
         self.fraction = plans[0].dtype.kind == "f"
-        self.planned = torch.tensor([len(plan) for plan in plans], device=device)
-        longest = max(len(plan) for plan in plans)
-        table = [[*plan, *[plan[-1] if len(plan) else 0] * (longest - len(plan))] for plan in plans]
+        self.lengths = [len(plan) for plan in plans]
+        self.planned = torch.tensor(self.lengths, device=device)
+        longest = max(len(plan) for plan in plans) + 1
+        table = [[entry(plan, i) for i in range(longest)] for plan in plans]
         self.plans = torch.tensor(table, dtype=torch.float32, device=device)
         # A rule, or the forward that opens a block of a shifted model, may take a block beyond its plan.
         self.unplanned = method.endless or (self.cache is not None and model.shift > 0 and not self.fraction)
@@ -201,7 +204,8 @@ class FixedStep:
     @property
     def first(self) -> tuple[int, int]:
         """The block that a sample begins with, and rows that its first step asks for at most."""
-        block = next((i for i, masks in enumerate(self.masks) if masks or not self.config.stop_early), 0)
+        each = enumerate(zip(self.masks, self.lengths, strict=True))
+        block = next(i for i, (masks, length) in each if masks or length and not self.config.stop_early)
         return block, self.config.length if self.method.scope == "canvas" else self.masks[block]
 
     @torch.inference_mode()
@@ -300,8 +304,8 @@ class FixedStep:
         counts = left.gather(1, edges[:, 1:]) - left.gather(1, edges[:, :-1])
         blocks = len(self.planned)
         each, index = torch.arange(blocks, device=pick.device), index + 1
-        planned = (index < self.planned[block.clamp(max=blocks - 1)])[:, None] | (self.unplanned & (counts > 0))
-        open_ = (each > block[:, None]) | ((each == block[:, None]) & planned)
+        at = torch.where(each == block[:, None], index[:, None], 0)
+        open_ = (each >= block[:, None]) & ((at < self.planned) | (self.unplanned & (counts > 0)))
         if self.config.stop_early:
             open_ = open_ & (counts > 0)
         if self.config.extra_in_block and self.cache is not None:

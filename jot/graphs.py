@@ -8,8 +8,9 @@ from jot.models.base import DiffusionModel
 
 
 def state_of(model: DiffusionModel) -> tuple:
-    """Where and in what form the weights are."""
-    return model.dtype, str(model.device), *(weight.data_ptr() for weight in model.parameters())
+    """Where and in what form the weights are, and how they are multiplied."""
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    return model.dtype, str(model.device), tf32, *(weight.data_ptr() for weight in model.parameters())
 
 
 class Pool:

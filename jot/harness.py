@@ -10,6 +10,7 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import lm_eval.models  # noqa: F401  first: a model registered before it would hide all others
@@ -40,6 +41,7 @@ IGNORED = {
     "max_length",
     "prompt_tokens",
 }  # not decoding knobs
+SAMPLING = {"temperature", "top_p", "top_k"}  # nor these beside ``do_sample: false``, as in transformers
 ROUNDS = 8  # of the batch, claimed at once at least: a batch runs dry at the end of what was claimed
 SHARE = 4  # or one part in so many of what is left: large claims first, small ones when others need some too
 
@@ -87,7 +89,8 @@ class JotLM(LM):
         return render(self.model, chat_history)
 
     def _settings(self, options: Mapping) -> dict[str, object]:
-        given = {**self.parameters, **{k: v for k, v in options.items() if k not in IGNORED}}
+        ignored = IGNORED | SAMPLING if options.get("do_sample") is False else IGNORED
+        given = {**self.parameters, **{k: v for k, v in options.items() if k not in ignored}}
         method = str(given.pop("method", self.method))
         length = options.get("max_gen_toks") or options.get("max_new_tokens")
         if length:
@@ -116,20 +119,20 @@ class JotLM(LM):
         method = settings.build_method(name, self.model.family, chosen)
         config = settings.build_decode(self.model, chosen, seed=self.seed, method=name)
         prompts = encode(self.model, [request.args[0] for request in requests])
-        # Draws are keyed by the document, so a sample is the same whatever is decoded beside it.
-        names = [f"{(request.doc or {}).get('id', f'{request.task_name}/{request.doc_id}')}" for request in requests]
-        names = [
-            f"{name}#{request.idx}" if request.idx else name for name, request in zip(names, requests, strict=True)
-        ]
-        waiting: dict[str, list[int]] = {}
-        samples = []
-        for name, key, ids in zip(names, keys, prompts, strict=True):
-            if name not in waiting:
-                samples.append((name, ids[: options.get("prompt_tokens")]))
-            waiting.setdefault(name, []).append(key)
+        # Draws are keyed by the document, so a sample is the same whatever is decoded beside it. Tasks may share a
+        # document or only its name; `repeats` of a task bring the very same request again.
+        waiting: dict[tuple, list[int]] = {}
+        repeats: Counter[int] = Counter()
+        for request, key, ids in zip(requests, keys, prompts, strict=True):
+            name = f"{(request.doc or {}).get('id', f'{request.task_name}/{request.doc_id}')}"
+            name += f"#{request.idx}" if request.idx else ""
+            name += f"~{repeat}" if (repeat := repeats[id(request)]) else ""
+            repeats[id(request)] += 1
+            waiting.setdefault((name, *ids[: options.get("prompt_tokens")]), []).append(key)
+        samples = [(name, ids) for name, *ids in waiting]
         for name, out in decode_stream(self.model, samples, method, slots=self.slots, **dataclasses.asdict(config)):
             text = to_text(self.model, answer_ids(self.model, out.generated))
-            yield from ((key, text) for key in waiting[name])
+            yield from ((key, text) for key in waiting[name, *out.tokens[: -config.length]])
 
     def loglikelihood(self, requests):
         raise NotImplementedError("a masked diffusion model is evaluated by generation: use a generate_until task")

@@ -160,15 +160,19 @@ def _remove(paths: Iterable[Path]) -> None:
         path.unlink(missing_ok=True)
 
 
+def _alike(left: pd.DataFrame, right: pd.DataFrame) -> bool:
+    """Whether two frames of one cell, in order of their documents, hold the same samples; the times may differ."""
+    tokens = ([list(row) for row in frame["generated"]] for frame in (left, right))
+    return left[["doc_id", "score"]].equals(right[["doc_id", "score"]]) and next(tokens) == next(tokens)
+
+
 def _pack(stores: list[Path], members: list[str], path: Path, traces: bool) -> dict[str, dict]:
     """One file of the pack; returns its part of the manifest."""
     cells: dict[str, Recorded] = {}
     for store in stores:
         for cell_id, recorded in load_store(store, members).items():
             old = cells.setdefault(cell_id, recorded)
-            if old is not recorded and [list(t) for t in old.frame["generated"]] != [
-                list(t) for t in recorded.frame["generated"]
-            ]:
+            if old is not recorded and not _alike(old.frame, recorded.frame):
                 raise UserError(f"two stores hold the cell {cell_id} with different samples; pack one of them")
     cells = {cell_id: cell for cell_id, cell in sorted(cells.items()) if len(cell.frame)}
     if not cells:  # begun and not one sample finished

@@ -31,11 +31,14 @@ class Previous:
         self.owner: Tensor | None = None  # the sample of each row
 
     def recall(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """The logits kept, each row's row of them (-1: none), and its divergences ``[rows, history]``."""
+        """The logits kept (or any, where no row has one), each row's row of them (-1: none), and its divergences
+        ``[rows, history]``.
+        """
         home = step.homes[step.slot]
         at = torch.where((step.index > 0)[step.slot], self.place[home, step.position], -1)
         past = self.past[home, step.position].masked_fill((at < 0)[:, None], 0.0)
-        return step.logits if self.logits is None else self.logits, at, past
+        none = self.logits is None or not len(self.logits)
+        return step.logits if none else self.logits, at, past
 
     def keep(self, step: Step, past: Tensor) -> None:
         """Remember this step's rows; those of samples that did not take part stay."""

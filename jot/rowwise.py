@@ -214,7 +214,6 @@ if triton is not None:
             slot = tl.load(pick + tl.program_id(0))
             mine = counters + slot  # of each kind: asked, index, block, done, steps, opened
             index, block = tl.load(mine + every) + 1, tl.load(mine + 2 * every)
-            ahead = tl.load(planned + tl.minimum(block, blocks - 1)) > index
             first = canvas + slot * stride + tl.load(prompt + slot)
             lane = tl.arange(0, BLOCK)
             total, asked, new = block * 0, block * 0, block * 0 + blocks
@@ -222,7 +221,8 @@ if triton is not None:
                 start, stop = tl.load(edges + each), tl.load(edges + each + 1)
                 token = tl.load(first + start + lane, mask=start + lane < stop, other=-1)
                 masks = tl.sum((token == mask_id).to(tl.int64), axis=0)
-                work = (each > block) | ((each == block) & (ahead | ((masks > 0) & UNPLANNED)))
+                ahead = tl.load(planned + each) > tl.where(each == block, index, 0)
+                work = (each >= block) & (ahead | ((masks > 0) & UNPLANNED))
                 if EARLY:
                     work = work & (masks > 0)
                 if EXTRA:

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
@@ -188,40 +189,53 @@ def _spread(
     device: str | None,
     slots: int,
 ) -> None:
-    """Hand the cells to ``workers`` processes; one that dies costs the cell that it was at, until the next run."""
-    queue = iter(points)
+    """Hand the cells to ``workers`` processes; one that dies costs the cell that it was at, until the next run, and
+    another takes its place.
+    """
+    queue = deque(points)
     gpus = torch.cuda.device_count() if device in (None, "cuda") else 0
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")
     pipes: dict[Connection, multiprocessing.process.BaseProcess] = {}
-    for i in range(workers):
+    places: dict[Connection, str | None] = {}
+    given: dict[Connection, Point] = {}
+
+    def start(place: str | None) -> None:
         here, there = context.Pipe()
-        place = f"cuda:{i % gpus}" if gpus else device
         process = context.Process(target=_work, args=(there, store, place, slots, threads), daemon=True)
         process.start()
         there.close()
-        pipes[here] = process
-    given: dict[Connection, Point] = {}
+        pipes[here], places[here] = process, place
+
+    def lose(point: Point, why: str) -> None:
+        keep(dict.fromkeys(COLUMNS, "") | {"model": point.model, "task": point.task, "method": point.method,
+             "seconds": 0, "error": why})  # fmt: skip
+
+    for i in range(workers):
+        start(f"cuda:{i % gpus}" if gpus else device)
     while pipes:
         for pipe in wait(list(pipes)):
             try:
                 row = pipe.recv()
             except (EOFError, OSError):  # killed, or out of memory: its cell can be resumed
                 pipes.pop(pipe).join()
-                if lost := given.pop(pipe, None):
-                    keep(dict.fromkeys(COLUMNS, "") | {"model": lost.model, "task": lost.task, "method": lost.method,
-                         "seconds": 0, "error": "its process ended; run again to resume"})  # fmt: skip
+                if pipe in given:
+                    lose(given.pop(pipe), "its process ended; run again to resume")
+                    if queue and more():  # another in its place; each costs a cell, so this ends
+                        start(places[pipe])
                 continue
             if row is not None:
                 keep(row)
                 given.pop(pipe)
-            point = next(queue, None) if more() else None
+            point = queue.popleft() if queue and more() else None
             if point is not None:
                 given[pipe] = point
             with contextlib.suppress(OSError):  # it died meanwhile: its end of the pipe says so next
                 pipe.send(point)
             if point is None:
                 pipes.pop(pipe).join()
+    while queue and more():
+        lose(queue.popleft(), "no process could begin it; run again with --workers 1 to see why")
 
 
 def summarize(store: Path, rows: Sequence[dict]) -> None:

@@ -51,6 +51,11 @@ def single(masks: int, steps: int, eps: float = 1e-3) -> np.ndarray:
     return np.ones(steps, dtype=np.int64)
 
 
+def entry(plan: np.ndarray, index: int) -> float:
+    """What a plan says of a step. Beyond its end: as its last step, but at least one token, so that a block ends."""
+    return plan[index] if index < len(plan) else max([1, *plan[-1:]])
+
+
 SCHEDULES = {"llada": llada, "precomputed": precomputed, "dream": dream, "single": single}
 
 

@@ -25,14 +25,14 @@ class Step:
     """One forward pass seen by the rules. Rows are the asked masked positions, ordered by slot, then position.
 
     Attributes:
-        logits: float32 ``[rows, vocabulary]``, banned tokens at minus infinity, never tempered.
+        logits: float32 or float64 ``[rows, vocabulary]``, banned tokens at minus infinity, never tempered.
         slot, position: where each row stands on the canvas, ``[rows]``.
         in_block: rows of the current block (all rows where the rule asks for nothing else), bool ``[rows]``.
         masks: masked canvas positions before the step, bool ``[slots, length]``.
         resolved: prompt and decoded positions before the step, bool ``[slots, length]``.
         index: number of earlier forwards of the sample in each slot, ``[slots]``.
         block_index: number of earlier forwards in the current block, ``[slots]``.
-        share: share of the remaining masks that the schedule may reveal, ``[slots]`` (fractional schedules only).
+        share: how many of the block's masks the schedule may reveal, or which share of them, ``[slots]``.
         keys: 64-bit key of the sample in each slot, ``[slots]``.
         prompt, end: where the generated part starts and ends, ``[slots]``.
         homes: the batch row that each slot keeps for the whole run, ``[slots]``; rules file their memory by it.

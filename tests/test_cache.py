@@ -79,9 +79,10 @@ def test_every_rule_under_every_cache(family, cache, rule):
 @pytest.mark.parametrize(("family", "cache"), list(itertools.product(MODELS, [None, "prefix", "dual"])))
 @pytest.mark.parametrize("rule", [jot.FullDecoding(), jot.JoT(tau_max=1e9), jot.FastDLLM(2.0)], ids=lambda r: r.name)
 @pytest.mark.parametrize("steps", [2, 4, 16])
-def test_no_mask_is_left_with_few_steps(family, cache, rule, steps):
+@pytest.mark.parametrize("schedule", ["llada", "precomputed"])
+def test_no_mask_is_left_with_few_steps(family, cache, rule, steps, schedule):
     """The forward that opens a block on Dream commits one token, whatever the schedule had planned."""
-    shared = dict(length=16, block_length=8, cache=cache, temperature=0.0, steps=steps)
+    shared = dict(length=16, block_length=8, cache=cache, temperature=0.0, steps=steps, schedule=schedule)
     out = jot.decode(MODELS[family], [1, 2, 3], rule, **shared)
     assert MODELS[family].mask_id not in out.tokens
     fixed = jot.decode(MODELS[family], [1, 2, 3], rule, constraints={0: 50, 8: 51}, **shared)

@@ -238,6 +238,8 @@ def test_dream_schedule_stalls_behind_an_exit_rule():
         (dict(top_p=0.0), "top_p"),
         (dict(ranking="best"), "unknown ranking"),
         (dict(schedule="fast"), "unknown schedule"),
+        (dict(schedule="single", length=10, block_length=8, ragged=True), "needs steps of at least 15"),
+        (dict(schedule="single", length=8, steps=4), "needs steps of at least 8"),
         (dict(ranking="origin"), "origin"),
         (dict(cache="tri"), "cache"),
         (dict(speed=3), "unknown decoding parameter"),
@@ -249,6 +251,20 @@ def test_bad_parameters_are_one_sentence(kwargs, words):
     with pytest.raises(jot.UserError, match=words) as error:
         jot.decode(MODELS["llada"], [1, 2, 3], **kwargs)
     assert "\n" not in str(error.value)
+
+
+def test_the_least_steps_of_a_ragged_canvas_fill_it():
+    shared = dict(length=10, block_length=8, ragged=True, schedule="single")
+    for net in MODELS.values():
+        assert net.mask_id not in jot.decode(net, [1, 2, 3], steps=15, **shared).tokens
+
+
+def test_a_shifted_model_needs_a_step_beside_the_one_that_opens_a_block():
+    shared = dict(length=8, block_length=4, cache="dual", schedule="dream", temperature=0.0)
+    with pytest.raises(jot.UserError, match="needs two steps a block"):
+        jot.decode(MODELS["dream"], [1, 2, 3], steps=2, **shared)
+    assert MODELS["dream"].mask_id not in jot.decode(MODELS["dream"], [1, 2, 3], steps=4, **shared).tokens
+    assert MODELS["llada"].mask_id not in jot.decode(MODELS["llada"], [1, 2, 3], steps=2, **shared).tokens
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import gzip
 import json
 import os
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, reject
+from hypothesis import settings as hyp_settings
+from hypothesis import strategies as st
 
 import jot
 from jot import fast, fixed, kernels, shortlist
@@ -21,6 +27,7 @@ from tests import tiny
 GREEDY = {"temperature": 0.0, "ranking": "confidence"}
 DUAL = {"cache": "dual", "block_length": 8}
 KLASS_LLADA = jot.KLASS(conf_threshold=0.7, kl_threshold=0.01, inclusive=False)
+FILLED = tuple((i, 7) for i in (*range(8), *range(16, 24)))  # the first and the last block
 CASES = [
     ("llada", jot.JoT(tau_max=30), 3, {"block_length": 8}),
     ("llada", jot.JoT(tau_max=10, combine="after_exit"), 4, {"block_length": 12}),
@@ -62,6 +69,8 @@ CASES = [
     ("dream", jot.JoT(tau_max=30), 3, {**DUAL, **GREEDY}),
     ("dream", jot.JoT(tau_max=30, block_start=True), 2, {**DUAL, **GREEDY}),
     ("dream", jot.FullDecoding(), 2, DUAL),
+    ("dream", jot.FullDecoding(), 2, {"block_length": 8, "stop_early": False, "constraints": FILLED}),
+    ("dream", jot.JoT(), 2, {**DUAL, "schedule": "llada", "steps": 12, "constraints": ((8, 7),)}),
 ]
 
 
@@ -101,6 +110,53 @@ def test_equals_the_plain_loop(models, monkeypatch, family, method, slots, param
         assert (one.step.tolist(), one.rule.tolist(), one.masked) == (two.step.tolist(), two.rule.tolist(), two.masked)
         for name in ("margin", "threshold", "mean_margin"):
             np.testing.assert_allclose(getattr(one, name), getattr(two, name), rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+some = st.sampled_from
+
+
+@st.composite
+def runs(draw):
+    """A family, a rule, slots and settings, as they come."""
+    family, length, block = draw(some(["llada", "dream"])), draw(some([4, 6, 12])), draw(some([None, 1, 2, 3, 4]))
+    blocks = -(-length // (block or length))
+    settings = {"length": length, "block_length": block, "ragged": length % (block or length) > 0}
+    settings |= draw(st.fixed_dictionaries({}, optional={
+        "steps": st.integers(1, 2 * length // blocks).map(blocks.__mul__), "cache": some(["dual", "prefix"]),
+        "temperature": some([0.0, 0.7]), "schedule": some(["llada", "precomputed", "dream", "single"]),
+        "ranking": some(["confidence", "margin", "entropy", "random"]), "stop_early": some([False]),
+        "extra_in_block": some([True]), "constraints": st.sets(st.integers(0, length - 1), max_size=length - 1).map(
+            lambda offsets: tuple((offset, 7 + offset) for offset in sorted(offsets))),
+    }))  # fmt: skip
+    rule = draw(some([
+        jot.FullDecoding(), jot.JoT(tau_max=10), jot.JoT(combine="after_exit", block_start=True), jot.FastDLLM(0.3),
+        jot.Prophet(early=1.5, mid=1.0, late=0.5), jot.KLASS(conf_threshold=0.3, kl_threshold=5.0),
+        jot.KLASS(conf_threshold=0.3, kl_threshold=0.5, history=1, inclusive=False, first_kl="skip"),
+    ]))  # fmt: skip
+    return family, rule, draw(st.integers(1, 3)), settings
+
+
+@given(runs())
+@hyp_settings(max_examples=int(os.environ.get("JOT_EXAMPLES", "120")), deadline=None)
+def test_any_run_ends_alike_in_both_loops(models, run):
+    """Both end, both do the same, and where the rule is not KLASS no mask is left."""
+    family, rule, slots, settings = run
+    model, samples, results = models[family], prompts(3), []
+    try:
+        config = jot.DecodeConfig.of(settings).resolve(model)
+    except jot.UserError:
+        reject()
+    for mode in ("0", "1"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JOT_FAST", mode)
+            results.append(dict(jot.decode_stream(model, samples, rule, slots=slots, trace=True, **settings)))
+    plain, quick = results
+    taken = fast.refusal(model, config, rule, slots, None)
+    for key, out in plain.items():
+        other = quick[key]
+        assert (other.tokens, other.forwards, other.trace.masked) == (out.tokens, out.forwards, out.trace.masked), taken
+        assert rule.name == "klass" or model.mask_id not in out.tokens
+        assert out.steps <= 4 * (config.steps + config.length)
 
 
 @pytest.mark.parametrize("rule", [jot.JoT(tau_max=90), jot.KLASS(first_kl="skip")], ids=["jot", "klass"])
@@ -196,10 +252,30 @@ class Counting(jot.exits.ExitRule):
         return step.none(), None
 
 
-def test_rules_of_others_go_to_the_plain_loop(models, monkeypatch):
+class OfJoT(jot.JoT):
+    """A rule with more to it than the fields by which loops are told apart."""
+
+
+@pytest.mark.parametrize("rule", [Counting(), OfJoT()], ids=["direct", "derived"])
+def test_rules_of_others_go_to_the_plain_loop(models, monkeypatch, rule):
     monkeypatch.setenv("JOT_FAST", "1")
     config = jot.DecodeConfig(length=8).resolve(models["llada"])
-    assert fast.refusal(models["llada"], config, Counting(), 1, None) == "a rule of another kind"
+    assert fast.refusal(models["llada"], config, rule, 1, None) == "a rule of another kind"
+
+
+def test_what_is_kept_is_no_part_of_the_model(monkeypatch, tmp_path):
+    """A copy comes without it, and a model that is deleted is gone at once, with its weights."""
+    monkeypatch.setenv("JOT_FAST", "1")
+    model = jot.load(tiny.build(tmp_path / "m", "llada"), device="cpu")
+    jot.decode(model, [1, 2, 3], jot.JoT(), length=8)
+    assert "_fast_loops" in vars(model) and not vars(copy.deepcopy(model)).keys() & set(model.DERIVED)
+    alive = weakref.ref(model)
+    gc.disable()
+    try:
+        del model
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_what_is_kept_follows_the_weights_and_the_mode(models, monkeypatch, tmp_path):
@@ -333,10 +409,12 @@ for shape, size in (((1, 40), 32), ((3, 700), 64), ((2, 9), 32)):
     asked = torch.rand(shape) < 0.1
     for mine, twin in zip(rowwise.fused_compact(asked, size), fixed.compact(asked.cpu(), size)):
         assert torch.equal(mine.cpu(), twin)
+FILLED = tuple((i, 7) for i in (*range(8), *range(16, 24)))
 TURNS = [
     ("pocket-llada", jot.JoT(), {"block_length": 8}), ("pocket-llada", jot.KLASS(), {"block_length": 8}),
     ("pocket-llada", jot.FastDLLM(), {"block_length": 8, "cache": "dual", "extra_in_block": True}),
     ("pocket-llada", jot.JoT(), {"block_length": 8, "stop_early": False}),
+    ("pocket-dream", jot.JoT(), {"block_length": 8, "stop_early": False, "constraints": FILLED}),
     ("pocket-llada", jot.FastDLLM(), {"block_length": 8, "stop_early": False}),
     ("pocket-dream", jot.FullDecoding(), {"block_length": 8, "cache": "dual", "schedule": "dream"}),
     ("pocket-dream", jot.Prophet(), {"block_length": 8, "cache": "dual"}), ("pocket-dream", jot.JoT(), {}),
@@ -408,6 +486,25 @@ def test_a_step_on_cuda_waits_for_nobody(family):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_kernels_fall_back_without_triton():
-    logits = torch.randn(3, 50)
-    assert kernels.top2(logits).index.tolist() == logits.argmax(-1).tolist()
+WITHOUT_TRITON = """
+import sys
+sys.modules["triton"] = None  # what an import of it then says
+import torch, jot
+from jot import fast, kernels
+from jot.models import fused
+assert kernels.triton is None and fused.triton is None and not kernels.fusable(torch.zeros(1))
+model = jot.load("pocket-llada", device=DEVICE)
+config = jot.DecodeConfig(length=8).resolve(model)
+assert fast.refusal(model, config, jot.JoT(), 1, None) == ("no Triton" if DEVICE == "cuda" else None)
+out = jot.decode(model, [1, 2, 3], jot.JoT(), length=8)
+assert out.loop == ("plain" if DEVICE == "cuda" else "fast") and model.mask_id not in out.tokens
+"""
+
+
+def test_without_triton():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    run = subprocess.run(
+        [sys.executable, "-c", f"DEVICE = {device!r}" + WITHOUT_TRITON], env={**os.environ, "JOT_FAST": "1"},
+        capture_output=True, text=True, cwd=home(),
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-2000:]

@@ -328,7 +328,26 @@ def test_gen_kwargs_override_model_arguments(llada) -> None:
         JotLM(llada, stepz=4)
     with pytest.raises(NotImplementedError):
         lm.loglikelihood([])
+    greedy = lm._settings({"temperature": 0.5, "top_p": 0.5, "do_sample": False})  # as in transformers
+    assert greedy == lm._settings({}) and lm._settings({"temperature": 0.5})["temperature"] == 0.5
     assert lm.tokenizer_name and "/" not in lm.tokenizer_name and "assistant" in lm.chat_template()
+
+
+def test_requests_are_told_apart(dream) -> None:
+    """Two tasks may give a document one name, and repeats of a request are draws of their own."""
+    from lm_eval.api.instance import Instance
+
+    def request(task: str, prompt: str, **options) -> Instance:
+        return Instance("generate_until", {"id": 1}, (prompt, {"length": 8, **options}), 0, (task, 0, 1))
+
+    lm = JotLM(dream, method="full", temperature=0.0)
+    both = [request("one", "Q: 1 + 2?\nA:"), request("two", "def add(a, b):\n"), request("three", "Q: 1 + 2?\nA:")]
+    alone = [lm.generate_until([one], disable_tqdm=True)[0] for one in both]
+    assert alone[0] != alone[1] and lm.generate_until(both, disable_tqdm=True) == alone
+    drawn = request("one", "Q: 1 + 2?\nA:", temperature=1.0)
+    texts = lm.generate_until([drawn] * 4, disable_tqdm=True)
+    assert len(set(texts)) > 1 and texts == lm.generate_until([drawn] * 4, disable_tqdm=True)
+    assert texts[:1] == lm.generate_until([drawn], disable_tqdm=True)
 
 
 def test_registered_under_its_name() -> None:

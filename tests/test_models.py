@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import jot
+from jot import models
 from jot.models import DreamConfig, DreamModel, LLaDAConfig, LLaDAModelLM, home
 from jot.models.base import linear_to
 
@@ -149,6 +150,19 @@ def test_sharded_folder_loads(copy):
     ids = torch.arange(10)[None]
     whole = jot.load(CHECKPOINTS / "tiny-llada", device="cpu")
     assert torch.equal(jot.load(folder, device="cpu")(ids).logits, whole(ids).logits)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_fingerprint_reads_every_byte(copy, whole, monkeypatch):
+    """Also where weights are large: a checkpoint that differs in its middle alone is another one."""
+    monkeypatch.setattr(models, "HASHED_WHOLE", 1 << 30 if whole else 0)
+    folder = copy("llada")
+    before = models._fingerprint(folder)
+    assert models._fingerprint(folder) == before
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "model.safetensors").write_bytes(content)
+    assert models._fingerprint(folder) != before
 
 
 def refused(words, *args, **kwargs):

@@ -452,6 +452,25 @@ def test_pack_and_read_back(tmp_path: Path) -> None:
         load_store(tmp_path / "packed")
 
 
+@pytest.mark.parametrize("other", [{"score": 0.25}, {"generated": [1, 2, 3, 4]}, {"doc_id": "pocket_gsm8k/dev/39"}])
+def test_stores_that_disagree_are_not_packed(tmp_path: Path, other: dict) -> None:
+    cell = fill(tmp_path / "a", 6)
+    with Writer(tmp_path / "b", cell, PROMPTS, ENVIRONMENT) as writer:
+        *most, last = writer.claim(PROMPTS, 6)
+        for doc_id in most:
+            writer.append(record(doc_id, seconds=9.0))
+        if other.get("doc_id"):
+            writer.claim([other["doc_id"]], 1)
+            writer.append(record(last) | other | {"prompt_hash": "hash39"})
+        else:
+            writer.append(record(last, **other))
+    with pytest.raises(UserError, match="different samples"):
+        pack([tmp_path / "a", tmp_path / "b"], tmp_path / "packed")
+    fill(tmp_path / "c", 6, seconds=9.0)
+    pack([tmp_path / "a", tmp_path / "c"], tmp_path / "packed")  # only the times differ
+    assert len(load_store(tmp_path / "packed")[cell.id].frame) == 6
+
+
 def test_samples_are_read_when_they_are_looked_at(tmp_path: Path, monkeypatch) -> None:
     one = fill(tmp_path / "live", 6)
     two = fill(tmp_path / "live", 4, {**CONFIG, "method": {"name": "full"}})

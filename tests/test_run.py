@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,16 +102,32 @@ def test_two_workers_give_the_records_of_one(path, tmp_path) -> None:
 
 
 def test_a_lost_process_is_a_row_and_the_rest_goes_on(path, tmp_path, monkeypatch) -> None:
-    """The work of a process that dies is named; what no process is left for is not begun."""
+    """The cell of a process that dies is named."""
     monkeypatch.setattr(run, "_work", _die_at_tau_10)
     rows = run.run(grid.read(path), tmp_path / "store", workers=2, device="cpu", say=lambda _: None)
     lost = [row for row in rows if "its process ended" in row["error"]]
     assert len(rows) == 4 and len(lost) == 1 and lost[0]["method"] == "jot"
 
 
-def _die_at_tau_10(pipe, *_) -> None:
-    import os
+def _die_at_once(pipe, *_) -> None:
+    os._exit(9)
 
+
+def _die_at_any(pipe, *_) -> None:
+    pipe.send(None)
+    pipe.recv()
+    os._exit(9)
+
+
+@pytest.mark.parametrize(("work", "word"), [(_die_at_any, "its process ended"), (_die_at_once, "no process could")])
+def test_no_cell_is_left_out_when_every_process_dies(path, tmp_path, monkeypatch, work, word) -> None:
+    monkeypatch.setattr(run, "_work", work)
+    rows = run.run(grid.read(path), tmp_path / "store", workers=2, device="cpu", say=lambda _: None)
+    assert len(rows) == 4 and all(word in row["error"] for row in rows)
+    assert len(summary(tmp_path / "store")) == 4
+
+
+def _die_at_tau_10(pipe, *_) -> None:
     pipe.send(None)
     while (point := pipe.recv()) is not None:
         if dict(point.settings).get("tau_max") == 10:

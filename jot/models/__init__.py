@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ FAMILIES = {"llada": (LLaDAConfig, LLaDAModelLM, llada.SUPPORTED), "Dream": (Dre
 PACKAGED = ("pocket-llada", "pocket-dream")
 FETCHED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 PUBLISHED = ("GSAI-ML/LLaDA-8B-Instruct", "Dream-org/Dream-v0-Instruct-7B")
-HASHED_WHOLE = 1 << 30  # bytes; larger weights are fingerprinted from their headers and ends
+HASHED_WHOLE = 1 << 30  # bytes
 
 for _config, _model, _ in FAMILIES.values():
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
@@ -136,21 +137,21 @@ def _names(keys: set[str]) -> str:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Hash of configuration and weights (whole up to 1 GiB, else each file's size, header and last MiB)."""
+    """Hash of configuration and weights; beyond 1 GiB of the hashes of the files, taken side by side."""
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     files = sorted(folder.glob("*.safetensors"))
     whole = sum(f.stat().st_size for f in files) <= HASHED_WHOLE
-    for file in files:
-        size = file.stat().st_size
-        digest.update(f"{file.name}:{size}".encode())
-        with file.open("rb") as handle:
-            if whole:
-                digest.update(handle.read())
-            else:
-                digest.update(handle.read(1 << 20))
-                handle.seek(-min(size, 1 << 20), os.SEEK_END)
-                digest.update(handle.read())
+    with ThreadPoolExecutor() as pool:
+        contents = pool.map(lambda file: file.read_bytes() if whole else _sha256(file), files)
+        for file, content in zip(files, contents, strict=True):
+            digest.update(f"{file.name}:{file.stat().st_size}".encode())
+            digest.update(content)
     return digest.hexdigest()
+
+
+def _sha256(file: Path) -> bytes:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").digest()
 
 
 def load(

@@ -92,6 +92,11 @@ class DiffusionModel(PreTrainedModel):
     tokenizer = None
 
     shift: int = 0  # how many rows to the left of a position its prediction lives
+    DERIVED = ("_fast_state", "_fast_loops", "_fast_pool", "_fused")  # what ``jot.fast`` keeps with a model
+
+    def __getstate__(self) -> dict:
+        """What a copy or a pickle holds."""
+        return {name: value for name, value in self.__dict__.items() if name not in self.DERIVED}
 
     def source_row(self, position: Tensor) -> Tensor:
         """The canvas row whose hidden state predicts ``position``; row 0 where there is nothing to its left."""
