@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import reprlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jot.cache import MODES
+from jot.checks import MOST, flag, index, number, one_of, whole
 from jot.errors import UserError
-from jot.exits import number
 from jot.proposals import PROPOSALS, RANKINGS
 from jot.schedules import SCHEDULES
 
@@ -78,10 +79,14 @@ class DecodeConfig:
         if unknown := sorted(parameters.keys() - cls.__dataclass_fields__.keys()):
             known = ", ".join(cls.__dataclass_fields__)
             raise UserError(f"unknown decoding parameter {unknown[0]!r}; known are {known}")
-        lists = {name: tuple(map(int, parameters[name] or ())) for name in TOKEN_LISTS if name in parameters}
+        lists = {name: _ids(name, parameters[name] or ()) for name in TOKEN_LISTS if name in parameters}
         if pairs := parameters.get("constraints"):
             pairs = pairs.items() if isinstance(pairs, dict) else pairs
-            lists["constraints"] = tuple((int(offset), int(token)) for offset, token in pairs)
+            try:  # a dict from JSON has offsets as text
+                pairs = [(int(at) if isinstance(at, str) else at, token) for at, token in pairs]
+            except (TypeError, ValueError) as error:
+                raise UserError(f"constraints={pairs!r} must be (offset, token id) pairs, or a dict of them") from error
+            lists["constraints"] = tuple(_ids("constraints", pair) for pair in pairs)
         return cls(**{**parameters, **lists})
 
     def resolve(self, model: DiffusionModel | type[DiffusionModel]) -> DecodeConfig:
@@ -90,6 +95,8 @@ class DecodeConfig:
         Raises:
             UserError: a value out of range, or steps and length that do not divide into blocks.
         """
+        if not hasattr(model, "decode_defaults"):
+            raise UserError(f"model={model!r} must be a model; load it with jot.load")
         filled = {k: v for k, v in model.decode_defaults.items() if getattr(self, k) is None}
         if self.temperature is not None:  # top-p belongs to the temperature it was published with
             filled.pop("top_p", None)
@@ -103,18 +110,18 @@ class DecodeConfig:
 
     def _check(self) -> None:
         for name in ("length", "steps", "block_length", "top_k", "seed"):
-            value = getattr(self, name)
-            low = 0 if name in ("seed", "top_k") else 1
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
-                raise UserError(f"{name}={value!r} must be a whole number, at least {low}")
+            value, low = getattr(self, name), 0 if name in ("seed", "top_k") else 1
+            if value is not None or name in ("length", "steps"):
+                whole("", name, value, low, high=1 << 63 if name == "seed" else MOST)
+        for name in ("stop_early", "ragged", "extra_in_block"):
+            flag("decoding", name, getattr(self, name))
         for name, low, high in (("temperature", 0, 1e6), ("guidance", 0, 1e6), ("eps", 1e-9, 1 - 1e-9)):
             number("decoding", name, getattr(self, name), low, high)
         for name, low, high in (("top_p", 1e-9, 1), ("alg_temp", 0, 1e6)):
             if getattr(self, name) is not None:
                 number("decoding", name, getattr(self, name), low, high)
         for name, known in (("schedule", SCHEDULES), ("proposal", PROPOSALS), ("ranking", RANKINGS)):
-            if getattr(self, name) not in known:
-                raise UserError(f"unknown {name} {getattr(self, name)!r}: use {', '.join(known)}")
+            one_of(name, getattr(self, name), known)
         if self.ranking == "origin" and (self.schedule, self.proposal) != ("dream", "dream"):
             raise UserError(
                 "ranking='origin' reveals by Dream's own shares: it needs schedule='dream' and proposal='dream'"
@@ -161,18 +168,54 @@ class DecodeConfig:
         return -(-self.steps // len(self.blocks))
 
 
+def _ids(name: str, given) -> tuple[int, ...]:
+    ids = [] if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__") else [index(i) for i in given]
+    if None in ids or (given and not ids):
+        raise UserError(f"{name}={given!r} must be a list of whole numbers")
+    return tuple(ids)
+
+
 def check_tokens(model: DiffusionModel, config: DecodeConfig) -> None:
     """Refuse banned or prescribed token ids that the model does not have."""
     entries = model.head.shape[0]
+    if len({model.mask_id, *config.suppress_tokens}) >= entries:
+        raise UserError("suppress_tokens bans every token; leave at least one")
     named = {"suppress_tokens": config.suppress_tokens, "begin_suppress_tokens": config.begin_suppress_tokens}
     for name, ids in {**named, "constraints": [token for _, token in config.constraints]}.items():
         if wrong := [i for i in ids if not 0 <= i < entries or (name == "constraints" and i == model.mask_id)]:
             raise UserError(f"{name} holds {wrong[0]}, which is not one of the {entries} tokens that may stand there")
 
 
+TEXT = "the prompt must be token ids, not {}; encode it with model.tokenizer and pass its input_ids"
+
+
+def rows_of(prompt_ids) -> list:
+    """What ``decode`` is given, as a list of ids or of prompts."""
+    given = prompt_ids.tolist() if hasattr(prompt_ids, "tolist") else prompt_ids
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise UserError(TEXT.format(type(prompt_ids).__name__))
+    return list(given)
+
+
+def check_samples(model: DiffusionModel, config: DecodeConfig, samples: Iterable) -> list[tuple[int | str, list[int]]]:
+    """Pairs of a sample's key and its prompt, checked."""
+    try:
+        pairs = [(key, ids) for key, ids in samples]
+    except (TypeError, ValueError) as error:
+        raise UserError("samples must be pairs of a key (a number or text) and token ids") from error
+    for key, _ in pairs:
+        if not isinstance(key, str) and index(key) is None:
+            raise UserError(f"the sample key {key!r} must be a whole number or text")
+    return [(key, check_prompt(model, config, ids)) for key, ids in pairs]
+
+
 def check_prompt(model: DiffusionModel, config: DecodeConfig, ids: Iterable) -> list[int]:
     """The prompt as a list of ids; refuses one that is empty, too long or holds ids that may not stand there."""
-    ids = [int(i) for i in ids]
+    given = rows_of(ids)
+    ids = [index(i) for i in given]
+    if None in ids:
+        wrong = reprlib.repr(given[ids.index(None)])
+        raise UserError(f"the prompt holds {wrong}, which is not a token id (a whole number)")
     if not ids:
         raise UserError("the prompt is empty; give at least one token")
     if model.mask_id in ids:

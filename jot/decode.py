@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from jot.cache import KVCache, View
-from jot.config import DecodeConfig, check_prompt, check_tokens
+from jot.config import DecodeConfig, check_samples, check_tokens, rows_of
 from jot.errors import UserError
-from jot.exits import FullDecoding
+from jot.exits import rule_of
 from jot.models.base import DiffusionModel
 from jot.proposals import PROPOSALS, KeyedDraws, committed, sample_key, scheduled
 from jot.schedules import SCHEDULES, entry
@@ -296,9 +296,9 @@ def decode_stream(
     if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
         raise UserError(f"slots={slots!r} must be a whole number, at least 1")
     config = DecodeConfig.of(parameters).resolve(model)
-    method = method or FullDecoding()
+    method = rule_of(method)
     check_tokens(model, config)
-    prompts = [(key, check_prompt(model, config, ids)) for key, ids in samples]
+    prompts = check_samples(model, config, samples)
     if not prompts:
         return
     # Longest first: the batch is only as wide as its longest live row, so it narrows as it goes.
@@ -326,10 +326,10 @@ def decode(
 ) -> Output | list[Output]:
     """Decode one prompt (token ids) or a batch of prompts, which need not be of one length.
 
-    Takes the arguments of ``decode_stream``. Samples of a batch have the keys 0, 1, ...; a single
-    prompt has ``sample_id``. Returns an ``Output``, or a list of them for a batch.
+    Takes the arguments of ``decode_stream``, and refuses what it does. Samples of a batch have the keys 0, 1, ...; a
+    single prompt has ``sample_id``. Returns an ``Output``, or a list of them for a batch.
     """
-    rows = prompt_ids.tolist() if isinstance(prompt_ids, Tensor) else list(prompt_ids)
+    rows = rows_of(prompt_ids)
     if rows and hasattr(rows[0], "__len__"):
         done = dict(decode_stream(model, list(enumerate(rows)), method, **{"slots": len(rows), **kwargs}))
         return [done[i] for i in range(len(rows))]

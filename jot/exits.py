@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import numbers
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,20 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from jot.checks import flag, number, whole
 from jot.errors import UserError
 from jot.kernels import divergence
 from jot.previous import Previous
 from jot.schedules import count, highest, ranks
 from jot.step import Step
-
-
-def number(method: str, name: str, value, low: float = -math.inf, high: float = math.inf) -> None:
-    """Refuse anything that is no finite number (or +inf where ``high`` is) in [low, high]."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
-        raise UserError(f"{method}: {name}={value!r} is not a number")
-    if not low <= value <= high:
-        bounds = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
-        raise UserError(f"{method}: {name}={value:g} must be {bounds}")
 
 
 class ExitRule:
@@ -127,8 +118,9 @@ class JoT(ExitRule):
             raise UserError(f"jot: tau_min={self.tau_min:g} must not exceed tau_max={self.tau_max:g}")
         if not 0 < self.gamma < 1:
             raise UserError(f"jot: gamma={self.gamma:g} must lie strictly between 0 and 1")
-        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1:
-            raise UserError(f"jot: window={self.window!r} must be a whole number of positions, at least 1")
+        whole("jot", "window", self.window, low=1)
+        for name in ("spatial", "block_start", "sample"):
+            flag("jot", name, getattr(self, name))
         if self.combine not in ("or", "after_exit"):
             raise UserError(f"jot: combine={self.combine!r} must be 'or' or 'after_exit'")
 
@@ -161,8 +153,8 @@ class Prophet(ExitRule):
     """Prophet (Li et al. 2025): fill the whole canvas once the mean top-2 logit gap of a region is large enough.
 
     It fills with the argmax at every temperature. The bar falls with the share p of the configured steps that this one
-    completes: ``early`` while p < 0.33, ``mid`` while p < 0.67, then ``late``. Under a cache only the full forward of a
-    block sees the whole canvas, so only there can it fire.
+    completes: ``early`` while p < 0.33, ``mid`` while p < 0.67, then ``late``, all in nats. Under a cache only the full
+    forward of a block sees the whole canvas, so only there can it fire.
 
     Attributes:
         region: "masked", the generated positions still masked; "generated", all of them; "answer", the five from
@@ -185,8 +177,8 @@ class Prophet(ExitRule):
             number("prophet", bar, getattr(self, bar), low=0)
         if self.region not in ("masked", "generated", "answer"):
             raise UserError(f"prophet: region={self.region!r} must be 'masked', 'generated' or 'answer'")
-        if self.answer_start is not None and (not isinstance(self.answer_start, int) or self.answer_start < 0):
-            raise UserError(f"prophet: answer_start={self.answer_start!r} must be a whole number, at least 0")
+        if self.answer_start is not None:
+            whole("prophet", "answer_start", self.answer_start)
 
     def region_of(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor:
         """The canvas positions whose gaps are averaged, bool ``[slots, length]``."""
@@ -250,8 +242,8 @@ class KLASS(ExitRule):
     def __post_init__(self):
         number("klass", "conf_threshold", self.conf_threshold, low=0, high=1)
         number("klass", "kl_threshold", self.kl_threshold, low=0)
-        if isinstance(self.history, bool) or not isinstance(self.history, int) or self.history < 1:
-            raise UserError(f"klass: history={self.history!r} must be a whole number of steps, at least 1")
+        whole("klass", "history", self.history, low=1, high=1 << 10)  # each costs as much memory as the canvas
+        flag("klass", "inclusive", self.inclusive)
         for field, known in (("first_kl", ("inf", "skip")), ("strategy", ("all", "max_conf", "min_kl"))):
             if getattr(self, field) not in known:
                 raise UserError(f"klass: {field}={getattr(self, field)!r} must be one of {', '.join(known)}")
@@ -322,6 +314,13 @@ class FastDLLM(ExitRule):
         first = torch.full((len(step.masks),), len(rank) + 1, device=rank.device)
         first = first.scatter_reduce(0, step.slot, torch.where(short, rank, len(rank) + 1), "amin")
         return step.in_block & (rank < first[step.slot]), None
+
+
+def rule_of(method) -> ExitRule:
+    """The rule of a run: full decoding for None; refuses what is no rule."""
+    if method is not None and not isinstance(method, ExitRule):
+        raise UserError(f"method={method!r} must be a rule, such as jot.JoT()")
+    return FullDecoding() if method is None else method
 
 
 METHODS = {rule.name: rule for rule in (FullDecoding, JoT, Prophet, KLASS, FastDLLM)}

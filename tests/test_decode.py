@@ -101,9 +101,17 @@ def test_a_sample_in_a_batch_equals_its_solo_run(family, batch, tau, slots, temp
     for i, prompt in enumerate(batch):
         solo = jot.decode(MODELS[family], prompt, method, sample_id=i, **shared)
         if outs[i].tokens != solo.tokens:
-            step = int(np.minimum(outs[i].trace.step, solo.trace.step)[outs[i].trace.step != solo.trace.step].min())
-            edge = np.abs(solo.trace.margin - solo.trace.threshold)[solo.trace.step >= step].min()
-            print(f"sample {i} departs at step {step}, nearest decision {edge:.2e} from its edge")
+            one, two = outs[i].trace, solo.trace
+            apart = (one.step != two.step) | (np.array(outs[i].generated) != solo.generated)
+            step = np.minimum(one.step, two.step)[apart].min()
+            commits = [
+                trace.margin[here] - bar
+                for trace in (one, two)
+                for here in [apart & (trace.step == step)]
+                for bar in (trace.threshold[here], 0.0)
+            ]  # it may have left or stayed, or two tokens tie
+            edge = np.nanmin(np.abs(np.concatenate(commits)))
+            print(f"sample {i} departs at step {step}, a decision {edge:.2e} from its edge")
             assert edge < 1e-4
         else:
             assert outs[i].steps == solo.steps
@@ -286,3 +294,66 @@ def test_bad_thresholds_are_one_sentence(kwargs, words):
 def test_bad_prompts_are_one_sentence(prompt, words):
     with pytest.raises(jot.UserError, match=words):
         jot.decode(MODELS["llada"], prompt)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ([1.7, 2.9], "holds 1.7"), (torch.tensor([1.7]), "not a token id"), (torch.tensor([True]), "holds True"),
+        ("hello", "must be token ids, not str"), (["hello"], "must be token ids"), ({"input_ids": [1]}, "input_ids"),
+        (5, "not int"), (None, "not NoneType"), (torch.tensor(3), "not Tensor"), ([[1, 2], 3], "not int"),
+        ([[[1]]], r"holds \[1\]"), ([math.nan], "holds nan"),
+    ],
+)  # fmt: skip
+def test_prompts_of_other_types_are_one_sentence(prompt, words):
+    with pytest.raises(jot.UserError, match=words) as error:
+        jot.decode(MODELS["llada"], prompt)
+    assert "\n" not in str(error.value)
+
+
+def test_prompts_of_whole_numbers_of_any_kind():
+    want = jot.decode(MODELS["llada"], [1, 2, 3], length=4).tokens
+    for prompt in ((1, 2, 3), np.array([1, 2, 3]), torch.tensor([1, 2, 3]), iter([1, 2, 3])):
+        assert jot.decode(MODELS["llada"], prompt, length=4).tokens == want
+    assert [out.tokens for out in jot.decode(MODELS["llada"], torch.tensor([[1, 2, 3]] * 2), length=4)] == [want] * 2
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        (dict(method="jot"), "such as jot.JoT"), (dict(method=jot.JoT), "such as jot.JoT"),
+        (dict(stop_early="no"), "true or false"), (dict(ragged=1), "true or false"), (dict(length=None), "length=None"),
+        (dict(steps=10**12), "steps must be at most"), (dict(schedule=["llada"]), "unknown schedule"),
+        (dict(ranking={}), "unknown ranking"), (dict(suppress_tokens=5), "list of whole numbers"),
+        (dict(suppress_tokens="ab"), "list of whole numbers"), (dict(constraints=[1, 2]), "pairs"),
+        (dict(constraints=[(1, 2, 3)]), "pairs"), (dict(constraints="1:2"), "pairs"), (dict(constraints=5), "pairs"),
+        (dict(temperature=10**400), "too large"), (dict(suppress_tokens=range(320)), "bans every token"),
+        (dict(constraints={0: 1.5}), "whole numbers"),
+    ],
+)  # fmt: skip
+def test_arguments_of_other_types_are_one_sentence(kwargs, words):
+    with pytest.raises(jot.UserError, match=words) as error:
+        jot.decode(MODELS["llada"], [1, 2, 3], **kwargs)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("samples", [None, [[1, 2, 3]], [(0.5, [1])], [(None, [1])]])
+def test_samples_are_pairs(samples):
+    with pytest.raises(jot.UserError, match="key"):
+        next(jot.decode_stream(MODELS["llada"], samples))
+    with pytest.raises(jot.UserError, match="jot.load"):
+        jot.decode("pocket-llada", [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("rule", "kwargs", "words"),
+    [
+        (jot.JoT, dict(window=10**10), "window must be at most"), (jot.JoT, dict(spatial="no"), "true or false"),
+        (jot.JoT, dict(tau_max=10**400), "too large"), (jot.KLASS, dict(history=10**11), "history must be at most"),
+        (jot.KLASS, dict(inclusive=1), "true or false"), (jot.Prophet, dict(answer_start=True), "whole number"),
+        (jot.Prophet, dict(answer_start=10**20), "at most"),
+    ],
+)  # fmt: skip
+def test_rules_refuse_what_they_cannot_use(rule, kwargs, words):
+    with pytest.raises(jot.UserError, match=words):
+        rule(**kwargs)
