@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 # Commands with a parser of their own: function, help.
 FORWARDED = {
     "check": ("jot.doctor:main", "see whether this machine is ready, and what to do if not"),
-    "notebook": ("jot.analysis.notebooks:main", "run one notebook with parameters, checked before its kernel starts"),
+    "notebook": ("jot.analysis.notebooks:command", "run a notebook with parameters, checked before it starts"),
     "paper": ("jot.analysis.paper:main", "execute the notebooks from the records, decode a sample of those runs again"),
     "verify-records": ("jot.analysis.verify:main", "decode a sample of the recorded cells again and compare"),
     "figures": (
@@ -128,8 +128,27 @@ FORWARDED = {
 
 def _forward(command: str, rest: Sequence[str]) -> int:
     module, _, name = FORWARDED[command][0].partition(":")
-    rest = ["run", *rest] if command == "notebook" else list(rest)
-    return getattr(importlib.import_module(module), name)(rest)
+    function = getattr(importlib.import_module(module), name)
+    error = argparse.ArgumentParser.error
+    argparse.ArgumentParser.error = _Parser.error  # theirs complains in two or three lines and exits
+    try:
+        return function(list(rest))
+    finally:
+        argparse.ArgumentParser.error = error
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what no command can use, before anything is read or made."""
+    for name in ("workers", "slots"):
+        if getattr(options, name, 1) < 1:
+            raise UserError(f"--{name} {getattr(options, name)} must be at least 1")
+    for name in ("store", "folder"):
+        if getattr(options, name, None) == "":
+            raise UserError(f"{'' if options.command == 'pack' else '--'}{name} is empty; name a folder")
+    if getattr(options, "device", None) is not None:
+        from jot.models import resolve_device
+
+        resolve_device(options.device)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -181,10 +200,11 @@ def _decode(options: argparse.Namespace) -> None:
     from jot import settings
     from jot.decode import decode
     from jot.models import load
-    from jot.text import answer_ids, encode, render, to_text
+    from jot.text import answer_ids, check_text, encode, render, to_text
 
     if not options.prompt.strip():
         raise UserError("the prompt is empty; give some text")
+    check_text(options.prompt)
     chosen = settings.parse(options.method, _pairs(options.settings))
 
     def resolve(model):
@@ -195,7 +215,8 @@ def _decode(options: argparse.Namespace) -> None:
         resolve(known)
     model = load(options.model, revision=options.revision, device=options.device, dtype=options.dtype)
     rule, config = resolve(model)
-    prompt = options.prompt if options.no_chat else render(model, [{"role": "user", "content": options.prompt}])
+    chat = [{"role": "user", "content": options.prompt}]
+    prompt = options.prompt if options.no_chat else render(model, chat, ", or use --no-chat")
     out = decode(model, encode(model, [prompt])[0], rule, **vars(config))
     print(to_text(model, answer_ids(model, out.generated)).strip("\n"))
     print(f"[{out.steps} of {config.steps} steps, speedup {config.steps / out.steps:.2f}x, {out.seconds:.2f} s]")
@@ -260,9 +281,6 @@ def _run(options: argparse.Namespace) -> int:
     from jot.run import run
     from jot.store import writable
 
-    for name in ("workers", "slots"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name} {getattr(options, name)} must be at least 1")
     if options.seconds is not None and not options.seconds >= 0:
         raise UserError(f"--seconds {options.seconds:g} must be at least 0")
     if options.workers > 1 and distributed.world() > 1:
@@ -313,6 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words and words[0] in FORWARDED:
             return _forward(words[0], words[1:]) or 0
         options = _parser().parse_args(words)
+        _check(options)
         code = options.run(options) or 0
         sys.stdout.flush()
         return code

@@ -20,7 +20,7 @@ SECONDS = 300  # to wait for the other processes at the start
 
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else default
+    return int(text) if text.isascii() and text.isdigit() else default
 
 
 def world() -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from jot import settings, tasks
+from jot.analysis.parameters import sound
 from jot.analysis.points import NotebookPoint, file_key
 from jot.errors import UserError
 from jot.records import take
@@ -215,7 +216,7 @@ def parse(path: str | os.PathLike) -> Grid:
     if unknown := [key for key in content if key not in TOP]:
         raise UserError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(TOP)}")
     store = content.get("store") or ""
-    if not isinstance(store, str) or Path(store).is_absolute() or ".." in Path(store).parts:
+    if not isinstance(store, str) or not sound(store) or Path(store).is_absolute() or ".." in Path(store).parts:
         raise UserError(f"{path}: store={reprlib.repr(store)} must be a subfolder of the store")
     cells: dict[Point, None] = {}
     runs: dict[NotebookPoint, None] = {}

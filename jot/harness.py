@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -75,7 +76,7 @@ class JotLM(LM):
         if not isinstance(model, DiffusionModel):
             model = load(model, revision=revision, device=device, dtype=dtype)
         self.model, self.method, self.seed, self.parameters = model, method, int(seed), parameters
-        self.slots = int(batch_size) if str(batch_size).isdigit() else 16
+        self.slots = int(batch_size) if re.fullmatch("[0-9]+", str(batch_size)) else 16
         self._device = model.device
 
     @property

@@ -27,7 +27,8 @@ import numpy as np
 import pandas as pd
 
 from jot.errors import UserError
-from jot.records import EXTRA, FIELDS, TRACE, Cell, Recorded, load_store, metas, natural, plain
+from jot.lines import EXTRA, FIELDS, TRACE, are_totals, check_meta, parse
+from jot.records import Cell, Recorded, load_store, metas, natural, plain
 
 _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "forwards_suffix",
              "forwards_block",
@@ -35,6 +36,9 @@ _INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "for
 PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
 SAME = "\0"  # stands in a file for an answer that is the whole text
 TEMPORARY = ".tmp"
+_LIVE = re.compile(r"-[0-9a-f]{10}\.(.*\.)?jsonl?$")  # files of a live store
+_SHA256 = re.compile("[0-9a-f]{64}")
+_FILE = re.compile(r"[\w.-]{1,240}\.parquet")
 _TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "threshold": np.float32,
                 "mean_margin": np.float16, "masked": np.int16}  # fmt: skip
 
@@ -50,9 +54,13 @@ def pack(
     Args:
         stores: live or packed stores; a cell that occurs twice must hold the same samples.
         folder: where the Parquet files and `manifest.json` go; older ones there are replaced, all at once. Who has
-            opened the older pack has to load the new one.
+            opened the older pack has to load the new one. A packed folder may be packed into itself.
         traces: keep the per-position traces where they were recorded.
         workers: processes.
+
+    Raises:
+        UserError: nothing to pack, stores that contradict each other, or `folder` holds live records, which the
+            manifest would hide.
     """
     stores = [Path(store) for store in ([stores] if isinstance(stores, (str, os.PathLike)) else stores)]
     groups: dict[str, set[str]] = {}
@@ -65,6 +73,10 @@ def pack(
     if not groups:
         raise UserError(f"{', '.join(map(str, stores))}: no cell to pack; decode something into the store first")
     folder = Path(folder)
+    if folder.is_dir() and any(_LIVE.search(path.name) for path in folder.iterdir()):
+        if any(folder.samefile(store) for store in stores):
+            raise UserError(f"{folder} is the store itself; name another folder for the pack")
+        raise UserError(f"{folder} holds records that are not packed; name another folder for the pack")
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):  # a pack removes what it does not name
         return _packed(groups, stores, folder, traces, workers)
@@ -243,18 +255,42 @@ def read_manifest(folder: Path) -> dict[str, dict]:
         UserError: it cannot be read, or a configuration in it was edited.
     """
     try:
-        content = json.loads((folder / "manifest.json").read_text())
-        manifest = {
-            cell_id: {**{k: v for k, v in meta.items() if k != "place"}, **content["places"][meta["place"]]}
-            for cell_id, meta in content["cells"].items()
-        }
+        content = parse((folder / "manifest.json").read_text())
+        if not isinstance(content, dict):
+            raise ValueError("no mapping")
+        for name, kind in (("places", list), ("cells", dict)):
+            if not isinstance(content.get(name), kind):
+                raise ValueError(f"no {name}")
+        manifest = {cell_id: _entry(cell_id, meta, content["places"]) for cell_id, meta in content["cells"].items()}
         keys = {cell_id: Cell(meta["config"]).key for cell_id, meta in manifest.items()}
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{folder / 'manifest.json'} cannot be read ({error}); restore it") from error
     for cell_id, key in keys.items():
         if key != cell_id[-10:]:
             raise UserError(f"the configuration of {cell_id} in {folder / 'manifest.json'} was edited; restore it")
     return manifest
+
+
+def _entry(cell_id: str, entry: object, places: list) -> dict:
+    """Metadata of one cell of a manifest, with the place where it was decoded; a ValueError says what it lacks."""
+    try:
+        if not isinstance(entry, dict):
+            raise ValueError("no mapping")
+        number = entry.get("place")
+        if type(number) is not int or not 0 <= number < len(places) or not isinstance(places[number], dict):
+            raise ValueError("no place")
+        meta = {**{k: v for k, v in entry.items() if k != "place"}, **places[number]}
+        check_meta(meta)
+        if meta.get("cell") != cell_id:
+            raise ValueError("no cell")
+        for name, pattern in (("file", _FILE), ("sha256", _SHA256)):
+            if not isinstance(meta.get(name), str) or not pattern.fullmatch(meta[name]):
+                raise ValueError(f"no {name}")
+        if not are_totals(meta.get("totals")):
+            raise ValueError("no totals")
+    except ValueError as error:
+        raise ValueError(f"cell {cell_id[:150]} has {error}") from error
+    return meta
 
 
 def load_packed(folder: str | os.PathLike, wanted: Mapping[str, dict] | None = None) -> dict[str, Recorded]:
@@ -282,7 +318,7 @@ def _read(folder: Path, cell_id: str, meta: Mapping) -> pd.DataFrame:
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
     if len(frame) != (count := meta["totals"]["samples"]):
         raise UserError(f"{path} has {len(frame)} samples of {cell_id}, the manifest {count}; restore it")
-    if meta.get("sha256") not in (None, _digest(path, path.stat().st_mtime_ns)):
+    if meta["sha256"] != _digest(path, path.stat().st_mtime_ns):
         raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
     frame["score"] = frame["score"].astype("float64")
     frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])

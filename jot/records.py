@@ -25,7 +25,7 @@ from pathlib import Path
 import pandas as pd
 
 from jot.errors import UserError
-from jot.lines import EXTRA, FIELDS, TRACE, from_line
+from jot.lines import EXTRA, FIELDS, SUMS, TRACE, are_totals, check_meta, from_line, parse
 
 CELL_FILE = re.compile(r"-[0-9a-f]{10}\.json$")
 ORDER_SEED = 20260101  # of the one permutation that every `limit` takes its first n from
@@ -215,7 +215,8 @@ class Rows:
 
 def natural(doc_id: str) -> tuple:
     """Sort key that puts "a/10" after "a/9"."""
-    return tuple((int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", doc_id))
+    words = re.split(r"(\d{1,4000})", doc_id)  # more digits are no number to Python
+    return tuple((int(word), "") if word.isdecimal() else (-1, word) for word in words)
 
 
 def to_frame(rows: Iterable[Mapping]) -> pd.DataFrame:
@@ -233,19 +234,24 @@ def to_frame(rows: Iterable[Mapping]) -> pd.DataFrame:
 
 
 def read_meta(path: Path) -> dict:
-    """`<cell>.json`, checked against its own name: an edited configuration is refused."""
+    """`<cell>.json`, checked against its own name: an edited configuration is refused, totals that cannot be are left
+    out.
+    """
     try:
-        meta = json.loads(path.read_text())
-        cell = Cell(meta["config"])
+        meta = parse(path.read_text())
+        check_meta(meta)
+        key = Cell(meta["config"]).key
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); check the path and its permissions") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is not a cell's configuration ({error}); restore it or use another store") from error
-    if cell.key != path.stem[-10:] or meta.get("cell") != path.stem:
+    if key != path.stem[-10:] or meta.get("cell") != path.stem:
         raise UserError(
             f"{path} was written by another configuration than its name says (or edited); "
             "restore it or use another store"
         )
+    if not are_totals(meta.get("totals")):
+        meta.pop("totals", None)  # the samples tell them
     return meta
 
 
@@ -264,7 +270,12 @@ def metas(folder: str | os.PathLike) -> dict[str, dict]:
     Raises:
         UserError: nothing there, or an edited configuration.
     """
-    folder = Path(folder)
+    found = _metas(folder := Path(folder))
+    return {k: meta if "totals" in meta else _live(folder, k, meta).meta for k, meta in found.items()}
+
+
+def _metas(folder: Path) -> dict[str, dict]:
+    """``metas``, without totals where a live cell's file has none that can be."""
     if not folder.is_dir():
         raise UserError(f"there is no store at {folder}; give a folder that `jot evaluate` has written")
     if (folder / "manifest.json").is_file():
@@ -289,19 +300,20 @@ def load_store(folder: str | os.PathLike, only: Iterable[str] | None = None) -> 
         UserError: nothing there, an edited configuration, a corrupt line.
     """
     folder = Path(folder)
-    known = metas(folder)
+    known = _metas(folder)
     wanted = known if only is None else {cell_id: known[cell_id] for cell_id in only if cell_id in known}
     if (folder / "manifest.json").is_file():
         from jot.packed import load_packed
 
         return load_packed(folder, wanted)
-    cells = {}
-    for cell_id, meta in wanted.items():
-        rows = Rows(folder, cell_id)
-        rows.refresh()
-        # The file's totals are those of the last run that ended in order.
-        cells[cell_id] = Recorded(meta | {"totals": totals(rows.rows.values())}, rows.frame())
-    return cells
+    return {cell_id: _live(folder, cell_id, meta) for cell_id, meta in wanted.items()}
+
+
+def _live(folder: Path, cell_id: str, meta: dict) -> Recorded:
+    rows = Rows(folder, cell_id)
+    rows.refresh()
+    # The file's totals are those of the last run that ended in order.
+    return Recorded(meta | {"totals": totals(rows.rows.values())}, rows.frame())
 
 
 def pair(left: Recorded, right: Recorded) -> pd.DataFrame:
@@ -334,17 +346,5 @@ def totals(rows: Iterable[Mapping]) -> dict:
     """Sums over samples, as kept in `<cell>.json`."""
     rows = list(rows)
     scores = [row["score"] for row in rows if row["score"] is not None and row["score"] == row["score"]]
-    sums = (
-        "configured_steps",
-        "steps",
-        "forwards_full",
-        "forwards_suffix",
-        "forwards_block",
-        "tokens_non_eos",
-        "seconds",
-    )
-    return {
-        "samples": len(rows),
-        "score": sum(scores) if scores else None,
-        **{n: sum(r[n] for r in rows) for n in sums},
-    }
+    sums = {name: sum(row[name] for row in rows) for name in SUMS}
+    return {"samples": len(rows), "score": sum(scores) if scores else None, **sums}

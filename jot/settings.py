@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -97,10 +98,10 @@ def parse(method: str, settings: Mapping[str, object]) -> dict[str, object]:
 
 def _value(name: str, kind: str, value: object) -> object:
     if not isinstance(value, str):
-        return value
+        return _typed(name, kind, value)
     text = value.strip()
-    if "None" in kind and text.lower() in ("none", "null", ""):
-        return None
+    if text.lower() in ("none", "null", "") and ("None" in kind or "tuple" in kind):
+        return () if "tuple" in kind else None
     if "tuple[tuple" in kind:
         try:
             pairs = [tuple(map(int, word.split(":"))) for word in text.split(",") if word]
@@ -108,22 +109,41 @@ def _value(name: str, kind: str, value: object) -> object:
                 raise ValueError
             return tuple(pairs)
         except ValueError:
-            raise UserError(f"{name}={value!r} must be offset:token pairs, as in {name}=18:7,19:11") from None
+            raise UserError(
+                f"{name}={reprlib.repr(value)} must be offset:token pairs, as in {name}=18:7,19:11"
+            ) from None
     if "tuple" in kind:
-        words = text.replace(";", ",").strip("[]() ").split(",")
-        if all(word.strip().isdigit() for word in words if word.strip()):
-            return tuple(int(word) for word in words if word.strip())
-        raise UserError(f"{name}={value!r} must be token ids, as in {name}=1,2")
+        words = [word.strip() for word in text.replace(";", ",").strip("[]() ").split(",") if word.strip()]
+        if all(word.isdecimal() and len(word) < 20 for word in words):
+            return tuple(map(int, words))
+        raise UserError(f"{name}={reprlib.repr(value)} must be token ids, as in {name}=1,2")
     if "bool" in kind:
         if text.lower() in ("true", "false", "1", "0", "yes", "no"):
             return text.lower() in ("true", "1", "yes")
-        raise UserError(f"{name}={value!r} must be true or false")
+        raise UserError(f"{name}={reprlib.repr(value)} must be true or false")
     if "int" in kind or "float" in kind:
         try:
             return int(text) if "int" in kind else float(text)
         except ValueError:
-            raise UserError(f"{name}={value!r} is not a {'whole ' if 'int' in kind else ''}number") from None
+            raise UserError(
+                f"{name}={reprlib.repr(value)} is not a {'whole ' if 'int' in kind else ''}number"
+            ) from None
     return text
+
+
+def _typed(name: str, kind: str, value: object) -> object:
+    """A value that is no text, as a grid or a keyword gives it; lists are left to `DecodeConfig`."""
+    if "bool" in kind and not isinstance(value, bool):
+        raise UserError(f"{name}={reprlib.repr(value)} must be true or false")
+    if "tuple" not in kind or not isinstance(value, (bool, int, float, type(None))):
+        return value
+    if value is None:
+        return ()
+    if "tuple[tuple" in kind:
+        raise UserError(f"{name}={reprlib.repr(value)} must be offset:token pairs, as in '18:7,19:11'")
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
+        return (value,)
+    raise UserError(f"{name}={reprlib.repr(value)} must be token ids, as text: '5' or '1,2'")
 
 
 def build_method(name: str, family: str, settings: Mapping[str, object]):

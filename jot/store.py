@@ -26,7 +26,7 @@ def writable(folder: str | os.PathLike) -> Path:
     """The store's folder, made if need be.
 
     Raises:
-        UserError: it is a file, or nothing can be written there.
+        UserError: it is a file, nothing can be written there, or it holds packed records, which would hide others.
     """
     folder = Path(folder)
     try:
@@ -39,6 +39,8 @@ def writable(folder: str | os.PathLike) -> Path:
         ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"the store {folder} is not writable; name a folder that you may write")
+    if (folder / "manifest.json").is_file():
+        raise UserError(f"{folder} holds packed records, which are not added to; name another folder with --store")
     return folder
 
 

@@ -9,20 +9,46 @@ from jot.models.base import DiffusionModel
 from jot.tasks.extract import END_MARKS
 
 
-def render(model: DiffusionModel, chat: Sequence[Mapping[str, str]]) -> str:
-    """A chat as prompt text; a final assistant turn is left open to be continued."""
+def render(model: DiffusionModel, chat: Sequence[Mapping[str, str]], instead: str = "") -> str:
+    """A chat as prompt text; a final assistant turn is left open to be continued.
+
+    Args:
+        instead: the other way out of a broken template, as the caller's user knows it.
+
+    Raises:
+        UserError: the tokenizer's chat template is broken.
+    """
     if model.tokenizer is None or not model.tokenizer.chat_template:
         return "".join(turn["content"] for turn in chat)
     prefilled = chat[-1]["role"] == "assistant"
-    return model.tokenizer.apply_chat_template(
-        list(chat), tokenize=False, add_generation_prompt=not prefilled, continue_final_message=prefilled
-    )
+    try:
+        return model.tokenizer.apply_chat_template(
+            list(chat), tokenize=False, add_generation_prompt=not prefilled, continue_final_message=prefilled
+        )
+    except Exception as error:  # a template is a program of the checkpoint's: it fails as it likes
+        raise UserError(
+            f"the chat template of {model.name} cannot be used ({error}); fetch it again{instead}"
+        ) from error
+
+
+def check_text(text: str) -> None:
+    """Refuse a prompt with bytes or halves of characters that are no UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError("the prompt is not UTF-8 text; give it in UTF-8") from error
 
 
 def encode(model: DiffusionModel, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of prompt texts; special tokens are those that the text spells out."""
+    """Token ids of prompt texts; special tokens are those that the text spells out.
+
+    Raises:
+        UserError: there is no tokenizer, or a text that UTF-8 cannot hold.
+    """
     if model.tokenizer is None:
         raise UserError(f"{model.name} has no tokenizer, so it cannot read text; add tokenizer.json to its folder")
+    for text in texts:
+        check_text(text)
     return model.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
 
 

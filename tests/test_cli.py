@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -118,6 +119,9 @@ def test_tasks(capsys) -> None:
         (["--set", "temperature=-1"], "temperature"),
         (["--set", "ranking=best"], "ranking"),
         (["--set", "suppress_tokens=a"], "token ids"),
+        (["--set", "suppress_tokens=²"], "suppress_tokens='²' must be token ids"),
+        (["--set", f"suppress_tokens={'9' * 5000}"], "must be token ids"),
+        (["--set", "constraints=²:1"], "offset:token pairs"),
         (["--seed", "x"], "--seed"),
         (["--seed", "-1"], "seed"),
         (["--limit", "-1"], "at least 1"),
@@ -127,6 +131,10 @@ def test_tasks(capsys) -> None:
         (["--split", "train"], "no split"),
         (["--data", "/nowhere"], "there is no /nowhere"),
         (["--device", "tpu9"], "device"),
+        (["--device", "mkl"], "unknown device 'mkl'; use cpu, cuda or cuda:N"),
+        (["--device", "meta"], "device 'meta' is not usable here; use cpu, cuda or cuda:N"),
+        (["--device", "cpu:99"], "device 'cpu:99' is not usable here"),
+        (["--store", ""], "--store is empty; name a folder"),
         (["--dtype", "float99"], "dtype"),
         (["--bogus"], "--bogus"),
     ],
@@ -198,6 +206,31 @@ def test_prompts(model: str, tmp_path: Path, capsys) -> None:
     assert "mask" in fails(capsys, ["decode", "--model", model, "a <|mdm_mask|>", "--device", "cpu"])
 
 
+def test_prompts_that_are_no_text(model: str, capsys, monkeypatch) -> None:
+    """As the shell hands over bytes that are no UTF-8."""
+    monkeypatch.setattr("jot.models.load", lambda *_, **__: pytest.fail("the model was read"))
+    for prompt in (os.fsdecode(b"\xff\xfe"), "half \ud83d"):
+        sentence = fails(capsys, ["decode", "--model", model, prompt])
+        assert "the prompt is not UTF-8 text; give it in UTF-8" in sentence
+    assert "not usable here" in fails(capsys, ["decode", "--model", model, "Q", "--device", "meta"])
+
+
+@pytest.mark.parametrize("template", ["{% if %}", "{{ nothing.there.at_all }}", "{{ raise_exception('no') }}", 5])
+def test_a_broken_chat_template(model: str, tmp_path: Path, capsys, template) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "copy"))
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": template}))
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    words = ["decode", "--model", str(folder), "Q: 1 + 1?", "--device", "cpu", "--set", "length=8"]
+    sentence = fails(capsys, words)
+    assert f"the chat template of {folder} cannot be used (" in sentence
+    assert "; fetch it again, or use --no-chat" in sentence
+    assert main([*words, "--no-chat"]) == 0
+    capsys.readouterr()
+    sentence = fails(capsys, evaluate(str(folder), tmp_path / "store"))
+    assert "cannot be used (" in sentence and "fetch it again" in sentence and "--no-chat" not in sentence
+
+
 def test_commands(capsys) -> None:
     for arguments in ([], ["xyz"], ["evaluate"], ["decode", "--model", "x"]):
         fails(capsys, arguments)
@@ -206,6 +239,39 @@ def test_commands(capsys) -> None:
             main(arguments)
         assert stop.value.code == 0
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["check", "--foo"], "unrecognized arguments: --foo; see `jot check --help`"),
+        (["report", "--foo"], "unrecognized arguments: --foo; see `jot report --help`"),
+        (["figures", "--foo"], "unrecognized arguments: --foo; see `jot figures --help`"),
+        (["paper", "--foo"], "unrecognized arguments: --foo; see `jot paper --help`"),
+        (["paper", "--seconds", "x"], "argument --seconds: invalid float value: 'x'"),
+        (["verify-records", "--samples", "x"], "argument --samples: invalid int value: 'x'"),
+        (["notebook"], "the following arguments are required: name; see `jot notebook --help`"),
+        (["notebook", "x", "--foo"], "unrecognized arguments: --foo; see `jot notebook --help`"),
+        (["pack", "a", "b", "--workers", "0"], "--workers 0 must be at least 1"),
+        (["pack", "", "b"], "store is empty; name a folder"),
+        (["pack", "a", ""], "folder is empty; name a folder"),
+        (["cells", "x.yaml", "--store", ""], "--store is empty; name a folder"),
+        (["run", "x.yaml", "--store", ""], "--store is empty; name a folder"),
+        (["report", "--store", ""], "--store is empty; name a folder"),
+        (["report", "--notebooks", ""], "--notebooks is empty; name a folder"),
+    ],
+)
+def test_mistakes_on_the_command_line(capsys, tmp_path: Path, monkeypatch, words: list[str], told: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert told in fails(capsys, words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_of_the_forwarded_commands(capsys) -> None:
+    for command in ("check", "notebook", "paper", "verify-records", "figures", "report"):
+        with pytest.raises(SystemExit) as stop:
+            main([command, "--help"])
+        assert stop.value.code == 0 and capsys.readouterr().out.startswith(f"usage: jot {command} ")
 
 
 def test_interrupted(model: str, tmp_path: Path, capsys, monkeypatch) -> None:

@@ -219,6 +219,19 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines(model: Path, whole: Path, tmp
     equal(store, whole)
 
 
+def test_nothing_is_written_beside_a_manifest(model: Path, whole: Path, tmp_path: Path, capsys) -> None:
+    """It would be hidden there for ever: neither a run into a pack nor a pack into a live store begins."""
+    store, folder = str(shutil.copytree(whole, tmp_path / "live")), tmp_path / "packed"
+    before = sorted(os.listdir(store))
+    assert "is the store itself; name another folder for the pack" in refused(capsys, ["pack", store, store])
+    assert sorted(os.listdir(store)) == before
+    assert main(["pack", store, str(folder)]) == 0
+    before = sorted(os.listdir(folder))
+    assert "holds packed records, which are not added to" in refused(capsys, arguments(model, folder))
+    assert sorted(os.listdir(folder)) == before
+    assert main(["pack", str(folder), str(folder)]) == 0 and sorted(os.listdir(folder)) == before
+
+
 def test_a_damaged_parquet_file_is_named(whole: Path, tmp_path: Path) -> None:
     pack(whole, tmp_path)
     (path,), draw = tmp_path.glob("*.parquet"), random.Random(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jot import cli, grid
+from jot import cli, grid, settings
 from jot.errors import UserError
 from jot.grid import Point
 
@@ -27,6 +27,7 @@ def cell(text: str) -> str:
 
 
 GOOD = "models: pocket-dream, tasks: pocket_mmlu, method: full"
+JOT = GOOD.replace("full", "jot")
 
 
 def test_entries_multiply_out_in_order(tmp_path: Path) -> None:
@@ -129,6 +130,21 @@ def test_options_that_hold_for_all_cells(tmp_path: Path, capsys) -> None:
         (cell(f"{GOOD}, sets: {{a: 1}}"), "unknown key 'sets'"),
         (cell(f"{GOOD}, set: 3"), "set must be a mapping"),
         (cell(f"{GOOD}, set: {{suppress_tokens: [[1, 2]]}}"), "lists as text"),
+        (
+            cell(f"{GOOD}, set: {{suppress_tokens: true}}"),
+            "suppress_tokens=True must be token ids, as text: '5' or '1,2'",
+        ),
+        (cell(f"{GOOD}, set: {{suppress_tokens: 0.5}}"), "suppress_tokens=0.5 must be token ids"),
+        (cell(f"{GOOD}, set: {{begin_suppress_tokens: -1}}"), "begin_suppress_tokens=-1 must be token ids"),
+        (cell(f"{GOOD}, set: {{constraints: 5}}"), "constraints=5 must be offset:token pairs, as in '18:7,19:11'"),
+        (cell(f"{GOOD}, set: {{length: null}}"), "must be a whole number, at least 1"),
+        (cell(f"{GOOD}, set: {{ragged: 7}}"), "ragged=7 must be true or false"),
+        (cell(f"{JOT}, set: {{spatial: 0.5, ragged: 7}}"), "must be true or false"),
+        (cell(f"{JOT}, set: {{spatial: 5}}"), "spatial=5 must be true or false"),
+        (cell(f"{JOT}, set: {{spatial: null}}"), "spatial=None must be true or false"),
+        (cell("models: org/unknown, tasks: pocket_mmlu, method: jot, set: {spatial: 5}"), "spatial=5 must be true or"),
+        ('store: "a\\0b"\ncells: []', "must be a subfolder of the store"),
+        ('store: "a\\ud800b"\ncells: []', "must be a subfolder of the store"),
         (cell("models: [[pocket-dream]], tasks: pocket_mmlu, method: full"), "must be a name"),
         (
             cell(f"{GOOD}, seeds: [{', '.join(map(str, range(400)))}], set: {{eps: [{', '.join(['1'] * 300)}]}}"),
@@ -156,6 +172,17 @@ def test_bad_grids_are_one_sentence(tmp_path: Path, text: str, message: str) -> 
     with pytest.raises(UserError) as caught:
         grid.read(path)
     assert message in str(caught.value) and "\n" not in str(caught.value) and str(path) in str(caught.value)
+
+
+def test_one_token_id_may_be_a_number(tmp_path: Path) -> None:
+    """It is the same cell as the text is; null is no token at all."""
+    path = write(tmp_path, cell(f"{GOOD}, set: {{suppress_tokens: [5, '5'], constraints: null}}"))
+    points = grid.read(path)
+    parsed = [settings.parse(point.method, point.params) for point in points]
+    assert parsed[0] == parsed[1] == {"suppress_tokens": (5,), "constraints": ()}
+    printed = [word for word in shlex.split(points[0].command()) if "=" in word]
+    assert printed == ["constraints=none", "suppress_tokens=5"]
+    assert settings.parse("full", dict(word.split("=") for word in printed)) == parsed[0]
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

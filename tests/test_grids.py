@@ -94,6 +94,8 @@ notebooks:
         ("{name: 10_small, parameters: {source: recordd}}", "did you mean 'recorded'?"),
         ("{name: 10_small, parameters: {tasks: pocket_mml}}", "unknown task 'pocket_mml'"),
         ("{name: 10_small, parameters: [limit]}", "parameters must be a mapping"),
+        ('{name: 10_small, parameters: {store: "a\\0b"}}', "store='a\\x00b' holds a character that no text may"),
+        ('{name: 10_small, parameters: {tasks: "a\\0b"}}', "holds a character that no text may"),
         ("{name: {a: 1}}", "must be a notebook's name"),
         ("10_small", "must be a mapping of name, parameters"),
     ],

@@ -181,6 +181,24 @@ def test_unknown_names():
         refused("is not there", CHECKPOINTS / "tiny-llada", device="cuda")
 
 
+@pytest.mark.parametrize("device", ["mps", "xla", "meta", "vulkan", "cpu:99", "xpu", "mkldnn"])
+@pytest.mark.filterwarnings("ignore:'mkldnn' is no longer used")
+def test_devices_that_cannot_compute_here(device, monkeypatch):
+    """Said before the weights are read, and not blamed on them."""
+    if device == "mps" and torch.backends.mps.is_available() or device == "xpu" and torch.xpu.is_available():
+        pytest.skip("it is there")
+    monkeypatch.setattr(models, "_read_tensors", lambda *_: pytest.fail("the weights were read"))
+    for asked in (device, torch.device(device)):
+        refused(
+            f"device '{device}' is not usable here; use cpu, cuda or cuda:N", CHECKPOINTS / "tiny-llada", device=asked
+        )
+    refused("unknown device", CHECKPOINTS / "tiny-llada", device=["cpu"])
+
+
+def test_the_cpu_by_its_number():
+    assert jot.load(CHECKPOINTS / "tiny-llada", device="cpu:0").device == torch.device("cpu")
+
+
 def test_hub_that_cannot_be_reached(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     refused("cannot get 'someone/absent-model'", "someone/absent-model", revision="abc")
@@ -225,6 +243,81 @@ def test_foreign_architectures(copy):
     refused("model_type 'llama'", folder)
     edit(folder, model_type="llada", block_type="sequential")
     refused("block_type", folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[]", r"config.json must be a mapping of fields, not \[\]; fetch the checkpoint again"),
+        ("null", "must be a mapping of fields, not None"), ("5", "must be a mapping of fields, not 5"),
+        ("[" * 200_000, "not readable JSON"), (b"\xff", "not readable JSON"),
+        ('{"model_type": ["llada"]}', r"model_type \['llada'\] in"), ('{"model_type": null}', "model_type None in"),
+        ("{}", "model_type None in"),
+    ],
+)  # fmt: skip
+def test_a_config_of_another_shape(copy, content, words):
+    folder = copy("llada")
+    (folder / "config.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    refused(words, folder)
+
+
+WRONG = {
+    "llada": [
+        ("d_model", "x"), ("d_model", 0), ("n_heads", "x"), ("n_heads", 0), ("n_heads", 2.0), ("n_heads", True),
+        ("n_kv_heads", "x"), ("n_kv_heads", 0), ("n_layers", 10**12), ("n_layers", 0), ("n_layers", None),
+        ("mlp_hidden_size", []), ("mlp_hidden_size", 10**12), ("embedding_size", "x"), ("embedding_size", -1),
+        ("vocab_size", {}), ("max_sequence_length", None), ("max_sequence_length", "x"), ("include_qkv_bias", "x"),
+    ],
+    "dream": [
+        ("hidden_size", "x"), ("num_attention_heads", "x"), ("num_attention_heads", 0), ("num_key_value_heads", None),
+        ("num_key_value_heads", 0), ("num_hidden_layers", 10**12), ("intermediate_size", "x"), ("vocab_size", "x"),
+        ("vocab_size", 10**12), ("max_position_embeddings", None), ("initializer_range", -1),
+    ],
+}  # fmt: skip
+EITHER = [
+    ("eos_token_id", "x"), ("eos_token_id", [1]), ("mask_token_id", "x"), ("mask_token_id", 1.5), ("pad_token_id", "x"),
+    ("bos_token_id", True), ("rope_theta", "x"), ("rope_theta", 0), ("rope_theta", float("nan")), ("rope_theta", None),
+    ("rope_theta", float("inf")), ("rms_norm_eps", "x"), ("rms_norm_eps", -1), ("rms_norm_eps", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "value"), [(family, *case) for family in FAMILIES for case in (*WRONG[family], *EITHER)]
+)
+def test_a_field_of_the_wrong_type_or_range(copy, family, field, value):
+    folder = copy(family)
+    edit(folder, **{field: value})
+    refused(rf"^{field}=.* in .*config.json must be .*; fetch the checkpoint again$", folder)
+
+
+def test_the_sentence_on_a_field(copy):
+    folder = copy("llada")
+    edit(folder, n_heads="x")
+    refused("n_heads='x' in .*/config.json must be a whole number, at least 1; fetch the checkpoint again", folder)
+    edit(folder, n_heads=2, n_layers=10**12)
+    refused("n_layers=1000000000000 in .*/config.json must be a whole number, at most 1000; fetch", folder)
+
+
+@pytest.mark.parametrize(("family", "width", "heads", "groups"), [
+    ("llada", "d_model", "n_heads", "n_kv_heads"),
+    ("dream", "hidden_size", "num_attention_heads", "num_key_value_heads"),
+])  # fmt: skip
+def test_heads_that_do_not_divide(copy, family, width, heads, groups):
+    folder = copy(family)
+    wide = json.loads((folder / "config.json").read_text())[width]
+    for many in (3, wide, 2 * wide):  # a head of one number cannot be rotated
+        edit(folder, **{heads: many, groups: 1})
+        refused(f"{width}={wide} in .* must be a multiple of twice {heads}={many}", folder)
+    edit(folder, **{heads: 4, groups: 3})
+    refused(f"{heads}=4 in .* must be a multiple of {groups}=3", folder)
+
+
+def test_fields_of_transformers_own(copy):
+    folder = copy("llada")
+    edit(folder, id2label=5)
+    refused("config.json cannot be used", folder)
+    edit(folder, id2label=None, num_labels=10**12, attn_implementation="x", _attn_implementation=5, alibi="x")
+    assert jot.load(folder, device="cpu").name == str(folder)  # these are of no use here
 
 
 @pytest.mark.parametrize("family", FAMILIES)

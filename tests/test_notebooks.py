@@ -18,6 +18,7 @@ import pytest
 import tiny
 from nbformat import v4
 
+from jot import cli
 from jot.analysis import notebooks, paper, sources, tables
 from jot.analysis.parameters import VOCABULARY, NotebookError, coerce
 from jot.errors import UserError
@@ -149,6 +150,8 @@ def test_values(name, value, expected):
         ("tasks", "a,,b", "empty name"),
         ("tasks", "", "empty name"),
         ("models", 3, "must be a list"),
+        ("store", "a\0b", "holds a character that no text may"),
+        ("data", "a\ud800", "holds a character that no text may"),
         ("device", 3, "must be text"),
     ],
 )
@@ -258,6 +261,7 @@ def test_absent_records_are_one_sentence(checkout):
         sources.recorded()
     with pytest.raises(UserError, match="there are no records in data/records"):
         paper.main(["--seconds", "0"])
+    assert not (checkout / "results").exists()
     with pytest.raises(UserError, match="at least 0"):
         paper.main(["--seconds", "-5"])
 
@@ -276,6 +280,8 @@ def test_jot_paper_decodes_a_part_again(checkout, monkeypatch, capsys):
     part = next(store.glob("pocket-llada*jot*.jsonl"))
     lines = [json.loads(line) for line in part.read_text().splitlines()]
     lines[0]["generated"][0] += 1
+    for line in lines:
+        line.pop("crc32", None)  # it would tell
     part.write_text("".join(json.dumps(line) + "\n" for line in lines))
     before = {path: path.read_bytes() for path in store.iterdir()}
     monkeypatch.setattr(notebooks, "names", list)
@@ -301,6 +307,16 @@ def test_jot_paper_decodes_a_part_again(checkout, monkeypatch, capsys):
     p.source, p.families = "recorded", ["dream"]
     with pytest.raises(NotebookError, match="no recorded cells of task 'pocket_gsm8k' in float32"):
         sources.load(p, sources.main_cells(p.models, ["pocket_gsm8k"], ["full"]))
+
+
+@pytest.mark.parametrize("words", [["figures"], ["paper"], ["notebook", MAIN], ["figures", MAIN]])
+def test_a_checkout_without_notebooks(tmp_path, monkeypatch, capsys, words):
+    home = tmp_path / "nothing"
+    monkeypatch.setenv("JOT_HOME", str(home))
+    assert cli.main(words) == 2
+    told = capsys.readouterr()
+    assert told.err == f"jot: error: there are no notebooks in {home}/notebooks; set JOT_HOME to the checkout\n"
+    assert told.out == "" and not home.exists()
 
 
 # --- committing ---------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -16,7 +18,7 @@ import pytest
 
 from jot.errors import UserError
 from jot.packed import pack
-from jot.records import Cell, load_store
+from jot.records import Cell, load_store, metas
 from jot.store import Writer
 
 ENVIRONMENT = {"versions": {"python": "3"}, "hardware": {"kind": "cpu", "cores": 2}}
@@ -208,3 +210,112 @@ def test_packs_into_one_folder_take_turns(packs: Packs, tmp_path: Path) -> None:
         for done in [pool.submit(pack, packs.live, target) for _ in range(8)]:
             done.result()
         assert content(target) == content(packs.live)
+
+
+# ---------------------------------------------------------------- what a pack would hide, and damaged manifests
+
+
+@pytest.mark.parametrize("way", ["itself", "link", "relative", "among others", "begun"])
+def test_a_store_is_not_packed_into_itself(packs: Packs, tmp_path: Path, monkeypatch, way: str) -> None:
+    """Records written there later would stand beside a manifest that hides them."""
+    store = Path(shutil.copytree(packs.live, tmp_path / "store"))
+    stores, target = [store], store
+    if way == "link":
+        target = tmp_path / "link"
+        target.symlink_to(store)
+    elif way == "relative":
+        monkeypatch.chdir(tmp_path)
+        target = Path("store/../store")
+    elif way == "among others":
+        stores = [packs.old, store]
+    elif way == "begun":
+        shutil.rmtree(store)
+        fill(store, "pocket_gsm8k", 0)
+        stores = [packs.old, store]
+    before = {path.name: path.read_bytes() for path in store.iterdir()}
+    sentence = re.escape(f"{target} is the store itself; name another folder for the pack")
+    with pytest.raises(UserError, match=f"^{sentence}$"):
+        pack(stores, target)
+    assert {path.name: path.read_bytes() for path in store.iterdir()} == before
+
+
+def test_no_pack_hides_live_records(packs: Packs, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(packs.folder / "before", tmp_path / "store"))
+    before = content(store)
+    with pytest.raises(UserError, match="store holds records that are not packed; name another folder for the pack"):
+        pack(packs.live, store)
+    assert content(store) == before
+
+
+def test_a_packed_folder_is_packed_into_itself_with_more(packs: Packs, tmp_path: Path) -> None:
+    target = packs.again(500)
+    fill(tmp_path / "more", "pocket_prose", 3)
+    pack([target, tmp_path / "more"], target)
+    assert content(target) == packs.readable["old"] | content(tmp_path / "more")
+
+
+DEEP = json.loads("[" * 60 + "]" * 60)
+TOTALS = ("samples", "configured_steps", "steps", "forwards_full", "forwards_suffix", "forwards_block",
+          "tokens_non_eos", "seconds")  # fmt: skip
+DAMAGES = [
+    *(({name: ...}, f"no {name}") for name in ("cell", "config", "place", "totals", "file", "sha256")),
+    *(({name: value}, f"no {name}") for name in ("cell", "config", "place", "totals", "file", "sha256")
+      for value in (None, [], 2.5, "?")),
+    ({"place": -1}, "no place"), ({"place": True}, "no place"), ({"place": 9}, "no place"),
+    ({"config": {"method": 3}}, "no config.method"), ({"config": {"decode": None}}, "no config.decode"),
+    ({"file": "../old/a.parquet"}, "no file"), ({"file": "x" * 300 + ".parquet"}, "no file"),
+    *(({"totals": {name: value}}, "no totals") for name in TOTALS for value in (..., None, "1", -1, [], True)),
+    ({"totals": {"score": "1"}}, "no totals"), ({"totals": {"steps": 0}}, "no totals"),
+]  # fmt: skip
+
+
+def changed(entry: dict, changes: dict) -> dict:
+    """With ``changes``, some of them inside; ``...`` stands for what is taken away."""
+    entry = dict(entry)
+    for name, value in changes.items():
+        if value is ...:
+            del entry[name]
+        else:
+            entry[name] = changed(entry[name], value) if isinstance(value, dict) else value
+    return entry
+
+
+@pytest.mark.parametrize(("changes", "said"), DAMAGES, ids=lambda value: str(value)[:60])
+def test_a_damaged_manifest_is_one_sentence(packs: Packs, tmp_path: Path, changes: dict, said: str) -> None:
+    target = Path(shutil.copytree(packs.old, tmp_path / "pack"))
+    path = target / "manifest.json"
+    manifest = json.loads(path.read_text())
+    name = sorted(manifest["cells"])[1]
+    manifest["cells"][name] = changed(manifest["cells"][name], changes)
+    path.write_text(json.dumps(manifest))
+    sentence = re.escape(f"{path} cannot be read (cell {name} has {said}); restore it")
+    for use in (metas, load_store, lambda folder: pack(folder, tmp_path / "again")):
+        with pytest.raises(UserError, match=f"^{sentence}$"):
+            use(target)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"places": ...}, "no places"),
+        ({"places": {}}, "no places"),
+        ({"cells": ...}, "no cells"),
+        ({"cells": [1]}, "no cells"),
+        ({"places": [None]}, "no place"),
+        ({"places": [{"versions": {}}]}, "no hardware"),
+        ({"places": [{"versions": None, "hardware": {"kind": "cpu"}}]}, "no versions"),
+        ({"places": [{"versions": {}, "hardware": {"cores": 2}}]}, "no hardware.kind"),
+        ({"more": DEEP}, "nested too deep"),
+        ({"places": [{"versions": {}, "hardware": {"kind": "cpu", "x": DEEP}}]}, "nested too deep"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_manifest_of_another_shape_is_one_sentence(packs: Packs, tmp_path: Path, changes: dict, said: str) -> None:
+    target = Path(shutil.copytree(packs.old, tmp_path / "pack"))
+    path = target / "manifest.json"
+    manifest = {k: v for k, v in (json.loads(path.read_text()) | changes).items() if v is not ...}
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(UserError) as caught:
+        load_store(target)
+    sentence = str(caught.value)
+    assert sentence.startswith(f"{path} cannot be read (") and said in sentence and sentence.endswith("; restore it")

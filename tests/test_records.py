@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 from jot import packed as packed_module
 from jot import store as store_module
 from jot.errors import UserError
+from jot.lines import from_line, to_line
 from jot.packed import pack
-from jot.records import FIELDS, Cell, Recorded, load_store, natural, pair, read_cell, take, to_frame
-from jot.store import Writer
+from jot.records import FIELDS, Cell, Recorded, load_store, metas, natural, pair, read_cell, take, to_frame
+from jot.store import Writer, writable
 
 ENVIRONMENT = {"versions": {"python": "3"}, "hardware": {"kind": "cpu", "cores": 2}}
 CONFIG = {"model": "pocket-llada", "fingerprint": "f" * 64, "task": "pocket_gsm8k", "split": "dev",
@@ -112,6 +113,8 @@ def test_limit_is_a_positive_whole_number(limit) -> None:
 
 def test_natural_order() -> None:
     assert sorted(["a/10", "a/9", "a/x", "b", "a/9b"], key=natural) == ["a/9", "a/9b", "a/10", "a/x", "b"]
+    for odd in ("a/²", "9" * 5000, "٣"):  # digits of any kind and number have a place
+        assert sorted([odd, "a/1"], key=natural) == sorted(["a/1", odd], key=natural)
 
 
 # ---------------------------------------------------------------- writing and reading
@@ -190,6 +193,160 @@ def test_a_corrupt_line_is_named(tmp_path: Path, bad: bytes) -> None:
     for use in (lambda: load_store(tmp_path), lambda: Writer(tmp_path, cell, PROMPTS, ENVIRONMENT)):
         with pytest.raises(UserError, match=r"line 2 of .*\.jsonl"):
             use()
+
+
+UNFIT = [
+    ("steps", "2", "steps is not a whole number, at least 1"),
+    ("steps", True, "steps is not a whole number, at least 1"),
+    ("steps", 0, "steps is not a whole number, at least 1"),
+    ("steps", 2.5, "steps is not a whole number, at least 1"),
+    ("steps", 2**31, "steps is not below 2147483648"),
+    ("configured_steps", 0, "configured_steps is not a whole number, at least 1"),
+    ("slots", 0, "slots is not a whole number, at least 1"),
+    ("forwards_full", -1, "forwards_full is not a whole number, at least 0"),
+    ("prompt_tokens", None, "prompt_tokens is not a whole number, at least 0"),
+    ("tokens_non_eos", [], "tokens_non_eos is not a whole number, at least 0"),
+    ("score", True, "score is not null or a number from 0 to 1"),
+    ("score", 1.5, "score is not null or a number from 0 to 1"),
+    ("score", math.nan, "score is not null or a number from 0 to 1"),
+    ("score", "1", "score is not null or a number from 0 to 1"),
+    ("seconds", -0.5, "seconds is not a finite number, at least 0"),
+    ("seconds", math.inf, "seconds is not a finite number, at least 0"),
+    ("seconds", math.nan, "seconds is not a finite number, at least 0"),
+    ("seconds", 10**400, "seconds is not a finite number, at least 0"),
+    ("empty", 0, "empty is not true or false"),
+    ("loop", None, "loop is not a string"),
+    ("loop", 3, "loop is not a string"),
+    ("text", None, "text is not a string"),
+    ("text", "\ud800", "text is not a string"),
+    ("answer", 7, "answer is not null or a string"),
+    ("doc_id", ["a"], "doc_id is not a string"),
+    *(("generated", ids, "generated is not a list of whole numbers, at least 0 and below 4294967296")
+      for ids in ("1 2", None, ["1"], [1.0], [True], [None], [[1]], [-1], [2**32])),
+    *(("trace", {name: values}, f"trace.{name} is not a list of numbers in its range")
+      for name, values in [("step", ["0"]), ("step", [None]), ("step", 3), ("step", [2**15]), ("rule", [256]),
+                           ("masked", [-1]), ("masked", [1.5]), ("margin", ["x"]), ("threshold", [10**400]),
+                           ("mean_margin", "none"), ("margin", {})]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value", "said"), UNFIT)
+def test_a_field_of_another_kind_or_range_is_named(tmp_path: Path, field: str, value: object, said: str) -> None:
+    """Also on the line of another program, which has no checksum."""
+    cell = fill(tmp_path, 2)
+    path = part(tmp_path, cell)
+    first, second = path.read_bytes().splitlines(keepends=True)
+    line = json.loads(first)
+    del line["crc32"]
+    path.write_bytes(json.dumps(line).encode() + b"\n" + second)
+    assert len(load_store(tmp_path)[cell.id].frame) == 2
+    path.write_bytes(json.dumps({**line, field: value}).encode() + b"\n" + second)
+    sentence = re.escape(f"line 1 of {path} is no record ({said}); delete that line to decode its sample again")
+    for use in (lambda: load_store(tmp_path), lambda: Writer(tmp_path, cell, PROMPTS, ENVIRONMENT)):
+        with pytest.raises(UserError, match=f"^{sentence}$"):
+            use()
+
+
+def test_what_a_record_may_hold_comes_back() -> None:
+    """The ends of every range."""
+    trace = {"step": [-1, 0, 2**15 - 1], "rule": [0, 255], "margin": [0.5, None, 3], "threshold": [None],
+             "mean_margin": [], "masked": [0], "more": "x"}  # fmt: skip
+    for changes in (
+        {"score": None, "answer": None, "text": "", "empty": True, "tokens_non_eos": 0, "prompt_tokens": 0},
+        {"score": 0, "seconds": 0, "generated": []},
+        {"score": 1, "steps": 2**31 - 1, "generated": [0, 2**32 - 1], "loop": "fixed", "text": "é\U0001f600\0"},
+        {"score": 0.25, "trace": trace},
+        {"trace": None},
+    ):
+        one = {"cell": "0123456789", **record("t/1"), **changes}
+        assert from_line(to_line(one)[:-1]) == from_line(json.dumps(one).encode()) == one
+
+
+@pytest.mark.parametrize("new", ["0123456g", "0123456", "012345678", "01234ABC", ""])
+def test_a_damaged_checksum_is_not_another_program_s_line(tmp_path: Path, new: str) -> None:
+    cell = fill(tmp_path, 2)
+    path = part(tmp_path, cell)
+    lines = path.read_bytes().splitlines(keepends=True)
+    changed = lines[0].replace(b'"steps":1', b'"steps":3')  # the field that the checksum would give away
+    assert changed != lines[0]
+    path.write_bytes(re.sub(b'"crc32":"[0-9a-f]+"', b'"crc32":"%s"' % new.encode(), changed) + lines[1])
+    with pytest.raises(UserError, match=r"line 1 of .*its checksum does not fit"):
+        load_store(tmp_path)
+    for odd in (None, 7, ["0123abcd"]):
+        with pytest.raises(ValueError, match="checksum"):
+            from_line(json.dumps({**record("t/1"), "cell": "0123456789", "crc32": odd}).encode())
+
+
+DEEP = json.loads("[" * 60 + "]" * 60)
+DAMAGES = [
+    ({"hardware": None}, "no hardware"), ({"hardware": ...}, "no hardware"), ({"hardware": "cpu"}, "no hardware"),
+    ({"hardware": {"cores": 2}}, "no hardware.kind"), ({"hardware": {"kind": ["cpu"]}}, "no hardware.kind"),
+    ({"versions": None}, "no versions"), ({"versions": ...}, "no versions"), ({"versions": [1]}, "no versions"),
+    ({"config": None}, "no config"), ({"config": ...}, "no config"), ({"config": "x"}, "no config"),
+    ({"config": [["method", 1]]}, "no config"),
+    ({"config": {**CONFIG, "method": "jot"}}, "no config.method"),
+    ({"config": {**CONFIG, "method": None}}, "no config.method"),
+    ({"config": {**CONFIG, "decode": 4}}, "no config.decode"),
+    ({"config": {**CONFIG, "model": "\ud800"}}, "surrogates not allowed"),
+    ({"config": {**CONFIG, "seed": DEEP}}, "nested too deep"),
+    ({"hardware": {"kind": "cpu", "x": DEEP}}, "nested too deep"), ({"more": DEEP}, "nested too deep"),
+    ({"more": json.loads("[" * 900 + "]" * 900)}, "nested too deep"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "said"), DAMAGES)
+def test_damaged_metadata_are_one_sentence(tmp_path: Path, changes: dict, said: str) -> None:
+    cell = fill(tmp_path / "live", 2)
+    path = tmp_path / "live" / f"{cell.id}.json"
+    meta = {k: v for k, v in (json.loads(path.read_text()) | changes).items() if v is not ...}
+    path.write_text(json.dumps(meta))
+    for use in (
+        lambda: load_store(tmp_path / "live"),
+        lambda: metas(tmp_path / "live"),
+        lambda: read_cell(path),
+        lambda: Writer(tmp_path / "live", cell, PROMPTS, ENVIRONMENT),
+        lambda: pack(tmp_path / "live", tmp_path / "packed"),
+    ):
+        with pytest.raises(UserError) as caught:
+            use()
+        sentence = str(caught.value)
+        assert sentence.startswith(f"{path} is not a cell's configuration (") and said in sentence
+        assert sentence.endswith("); restore it or use another store")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [..., None, 7, "x", [], {}, {"samples": 6}, {"samples": "6"}, {"samples": 6, "steps": None}],
+    ids=lambda wrong: repr(wrong)[:20],
+)
+def test_totals_of_a_live_cell_are_made_up_for(tmp_path: Path, wrong: object) -> None:
+    cell = fill(tmp_path, 6)
+    path = tmp_path / f"{cell.id}.json"
+    good = json.loads(path.read_text())
+    damaged = {k: v for k, v in (good | {"totals": wrong}).items() if v is not ...}
+    path.write_text(json.dumps(damaged))
+    assert load_store(tmp_path)[cell.id].meta == metas(tmp_path)[cell.id] == good
+    assert json.loads(path.read_text()) == damaged  # reading writes nothing
+    with Writer(tmp_path, cell, PROMPTS, ENVIRONMENT) as writer:
+        assert len(writer.done) == 6
+    assert json.loads(path.read_text()) == good
+
+
+def test_packed_records_are_not_added_to(tmp_path: Path) -> None:
+    """The manifest would hide what is written beside it."""
+    cell = fill(tmp_path / "live", 2)
+    pack(tmp_path / "live", tmp_path / "packed")
+    before = sorted(os.listdir(tmp_path / "packed"))
+    sentence = re.escape(
+        f"{tmp_path / 'packed'} holds packed records, which are not added to; name another folder with --store"
+    )
+    for use in (
+        lambda: writable(tmp_path / "packed"),
+        lambda: Writer(tmp_path / "packed", cell, PROMPTS, ENVIRONMENT),
+    ):
+        with pytest.raises(UserError, match=f"^{sentence}$"):
+            use()
+    assert sorted(os.listdir(tmp_path / "packed")) == before
 
 
 def test_an_edited_configuration_is_refused(tmp_path: Path) -> None:

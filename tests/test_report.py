@@ -135,18 +135,30 @@ def test_what_is_not_there_is_said(checkout: Path, tmp_path: Path, monkeypatch) 
     assert check_links(tmp_path / "out")
 
 
+def test_folders_without_notebooks_are_refused(checkout: Path, tmp_path: Path, capsys) -> None:
+    """Where they were asked for; a failed notebook is none."""
+    empty = tmp_path / "store" / "notebooks"
+    empty.mkdir(parents=True)
+    (empty / "01_first.failed.ipynb").write_text("{}")
+    assert cli.main(["report", "--notebooks", str(empty), "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and not (tmp_path / "out").exists()
+    assert told.err == f"jot: error: there are no executed notebooks in {empty}; name their folder with --notebooks\n"
+
+
 def test_verdicts_of_the_ledger(checkout: Path, tmp_path: Path, monkeypatch) -> None:
     ledger = pytest.importorskip("jot.analysis.ledger")
     judged = pd.DataFrame(
-        [("a-claim", "Abstract", "comparison", "5 < 3 & more", "fails", "5 ≥ 3"),
-         ("b-claim", "Results", "phenomenon", "Exits are early.", "not seen", "0 of 8")],
-        columns=["id", "section", "kind", "claim", "status", "detail"],
+        [("a-claim", "Abstract", "comparison", "5 < 3 & more", "fails", "5 ≥ 3", False),
+         ("b-claim", "Results", "phenomenon", "Exits are early.", "not seen", "0 of 8", False),
+         ("c-check", "Results", "comparison", "Tables agree.", "holds", "1 = 1", True)],
+        columns=["id", "section", "kind", "claim", "status", "detail", "ours"],
     )  # fmt: skip
     monkeypatch.setattr(ledger, "load", lambda: [])
     monkeypatch.setattr(ledger, "judge", lambda *_: judged)
     report.build(tmp_path / "out")
     index, claims = ((tmp_path / "out" / name).read_text() for name in ("index.html", "claims.html"))
-    assert "All 2 claims" in index and '<span class="not-seen">not seen</span>' in index
+    assert "All 2 claims" in index and "c-check</code>, a check of our own, not counted" in claims and '<span class="not-seen">not seen</span>' in index
     assert "5 &lt; 3 &amp; more" in claims and "5 ≥ 3" in claims and "b-claim" in claims
     for status in ledger.VERDICTS:
         assert f".{status.replace(' ', '-')}" in report_pages.STYLE

@@ -69,6 +69,15 @@ def test_a_failing_cell_ends_alone_and_resuming_decodes_nothing(path, tmp_path, 
         ]
 
 
+@pytest.mark.parametrize("device", ["gpu", "meta", "cpu:99"])
+def test_an_unusable_device_is_refused_at_once(path, tmp_path, capsys, device: str) -> None:
+    store = tmp_path / "store"
+    assert cli.main(["run", str(path), "--store", str(store), "--device", device]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.count("\n") == 1 and f"device '{device}'" in told.err
+    assert "use cpu, cuda or cuda:N" in told.err and not store.exists()
+
+
 def test_an_unexpected_error_is_named_in_its_row(path, tmp_path, monkeypatch) -> None:
     from jot import harness
 

@@ -22,7 +22,8 @@ PAPER = "Paper: the printed digits for 7B and 8B models on the real benchmarks, 
 CLAIMS = {
     "threshold-speed": "A lower threshold is faster (no spatial modulation, both models)",
     "threshold-harm": "τ = 10 costs accuracy on both long tasks (no spatial modulation, Dream)",
-    "threshold-high": "τ = 120 and 150 come close to full decoding (gsm8k, no spatial modulation, Dream)",
+    "threshold-high": "τ = 120 and 150 lose less than 3 points against full decoding (gsm8k, no spatial modulation, "
+    "Dream)",
     "spatial-speed": "Spatial modulation buys speed on both long tasks (Dream)",
     "spatial-wide": "γ = 0.9 costs accuracy on gsm8k (Dream)",
     "spatial-default": "(0.5, 8) keeps gsm8k accuracy and is faster than no modulation (Dream)",

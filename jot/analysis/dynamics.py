@@ -225,7 +225,8 @@ def declines(traces: Traces) -> pd.DataFrame:
         each, curve = spearman(cell), curves(cell)
         value, low, high = decline(cell)
         _, inside = first_block(cell) or (None, stats.Estimate(*[math.nan] * 3))
-        marks = {"first": 0, "middle": curve.shape[1] // 2, "last": -1}
+        steps = curve.shape[1]  # the middle half, since a block's first step is far from its last
+        marks = {"first": slice(1), "middle": slice(steps // 4, steps - steps // 4), "last": slice(steps - 1, None)}
         rows.append({"model": model, "task": cell.config["task"], "n": cell.n,
                      "rho": value, "rho_low": low, "rho_high": high,
                      "block": inside.value, "block_low": inside.low, "block_high": inside.high,

@@ -76,7 +76,7 @@ def declines(frame: pd.DataFrame) -> Table | Note:
             "Falling, % of documents": f"{r['falling']:.1f}",
             "In the first block, mean rho": _interval(r, "block", 2, "+") or "whole canvas",
             "Margin at step 1, nats": f"{r['first']:.1f}",
-            "Halfway": f"{r['middle']:.1f}",
+            "Middle half": f"{r['middle']:.1f}",
             "Last step": f"{r['last']:.1f}",
             "Highest at step": r["peak"],
         }
@@ -140,7 +140,7 @@ def verdict(traces: Traces, frame: pd.DataFrame, filled: pd.DataFrame) -> Note:
     for r in frame.to_dict("records"):
         lines.append(
             f"- {r['model']}, full decoding: mean margin {r['first']:.1f} nats at the first step, {r['middle']:.1f} "
-            f"halfway, {r['last']:.1f} at the last"
+            f"over the middle half of the steps, {r['last']:.1f} at the last"
         )
     return Note("\n".join(lines))
 

@@ -4,7 +4,8 @@ An entry has an ``id``, its place in the paper (``section``), the ``claim`` in o
 but phenomena and claims that need the full-size weights a ``check``: an expression of numbers, comparisons and the
 functions of `ledger_checks` and `ledger_tables`. Numbers that the prose prints stand under ``value`` as text, so that
 their digits say how they were rounded; the expression and ``{name}`` in the claim refer to them by name. ``context``
-holds further printed numbers that only say where the claim applies; ``reading`` how a vague word was read.
+holds further printed numbers that only say where the claim applies; ``reading`` how a vague word was read. ``ours``
+marks a check of our own, of what the paper implies and states nowhere; it is not counted among the paper's claims.
 
 Nothing here decodes: phenomena are judged on recorded runs, by the criteria of ``notebooks/ANALYSIS.md``.
 """
@@ -56,6 +57,7 @@ class Entry:
     reading: str = ""
     value: Mapping[str, str] = field(default_factory=dict)
     context: tuple[str, ...] = ()
+    ours: bool = False
 
     @property
     def numbers(self) -> list[str]:
@@ -268,7 +270,7 @@ def verdict(entry: Entry, records: Mapping | None, known: Phenomena | None = Non
 
 
 def judge(entries: Iterable[Entry], records: Mapping | None, known: Phenomena | None = None) -> pd.DataFrame:
-    """Every entry with its verdict: ``id section kind claim reading criterion status detail``, in order."""
+    """Every entry with its verdict: ``id section kind claim reading ours criterion status detail``, in order."""
     rows = []
     for entry in entries:
         status, detail = verdict(entry, records, known)
@@ -281,6 +283,7 @@ def judge(entries: Iterable[Entry], records: Mapping | None, known: Phenomena | 
                 "kind": entry.kind,
                 "claim": entry.text,
                 "reading": entry.reading,
+                "ours": entry.ours,
                 "criterion": entry.criterion,
                 "status": status,
                 "detail": detail,

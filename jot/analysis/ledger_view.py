@@ -80,6 +80,7 @@ def _counts(frame: pd.DataFrame) -> str:
 
 def verdict(frame: pd.DataFrame) -> Note:
     """What stands at the head of the notebook."""
+    frame, ours = frame[~frame["ours"]], frame[frame["ours"]]
     lines = [
         f"**Verdict.** {len(frame)} claims: {_counts(frame)}. Arithmetic and comparisons are checked on the paper's "
         "own tables (published tier); seen or not seen is said of the embedded models alone (embedded tier, 5 M "
@@ -87,6 +88,8 @@ def verdict(frame: pd.DataFrame) -> Note:
         "",
     ]
     lines += [f"- {kind}: {_counts(frame[frame['kind'] == kind])}" for kind in KINDS if (frame["kind"] == kind).any()]
+    told = ", ".join(f"{r['id']} {r['status']}" for _, r in ours.iterrows())
+    lines += [f"- not counted, checks of what the paper implies and states nowhere: {told}"] if told else []
     return Note("\n".join(lines))
 
 
@@ -109,7 +112,10 @@ def table(frame: pd.DataFrame, kind: str, records: Records | None = None) -> Tab
     aside = "note" if kind in ("phenomenon", "full-size") else "read as"
     shown = pd.DataFrame(
         {
-            "Verdict": [f"**{status}**" for status in rows["status"]],
+            "Verdict": [
+                f"**{status}**" + "\nnot counted, a check of our own" * own
+                for status, own in zip(rows["status"], rows["ours"], strict=True)
+            ],
             "Claim, in our words": [
                 claim + (f"\n{aside}: {reading}" if reading else "")
                 for claim, reading in zip(rows["claim"], rows["reading"], strict=True)
@@ -126,7 +132,7 @@ def table(frame: pd.DataFrame, kind: str, records: Records | None = None) -> Tab
     if kind == "full-size":
         shown, widths = shown.drop(columns=["Numbers"]), (12, 50, 20, 18)
     caption = _caption(kind, records or {}, rows["criterion"])
-    return LongTable(shown, f"{HEADINGS[kind]}: {_counts(rows) or 'none'}. {caption}", widths)
+    return LongTable(shown, f"{HEADINGS[kind]}: {_counts(rows[~rows['ours']]) or 'none'}. {caption}", widths)
 
 
 def _caption(kind: str, records: Records, criteria: Iterable[str]) -> str:
@@ -191,7 +197,8 @@ def granularity(labels: Sequence[str] = ledger_tables.TABLES_WITH_SCORES) -> Tab
 
 
 def figure(frame: pd.DataFrame) -> Figure:
-    """Verdicts per part of the paper, stacked, with their counts."""
+    """Verdicts per part of the paper, stacked, with their counts; without checks of our own."""
+    frame = frame[~frame["ours"]]
     table = frame.assign(part=frame["section"].map(part)).groupby(["part", "status"]).size().unstack(fill_value=0)
     parts = [p for p in PARTS if p in table.index] + [p for p in table.index if p not in PARTS]
     statuses = [s for s in VERDICTS if s in table]

@@ -40,8 +40,16 @@ __all__ = [
 
 
 def names() -> list[str]:
-    """The notebooks there are, in order."""
-    return sorted(p.stem for p in (home() / "notebooks").glob("*.ipynb") if not p.stem.startswith("."))
+    """The notebooks there are, in order.
+
+    Raises:
+        UserError: there is none.
+    """
+    folder = home() / "notebooks"
+    found = sorted(p.stem for p in folder.glob("*.ipynb") if not p.stem.startswith("."))
+    if not found:
+        raise UserError(f"there are no notebooks in {folder}; set JOT_HOME to the checkout")
+    return found
 
 
 def locate(name: str) -> Path:
@@ -217,26 +225,33 @@ def refresh(name: str, figures: str | Path) -> Path:
     return path
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """``run NAME -p key value ...`` (the command ``jot notebook``) and ``strip FILE ...`` (the commit hook).
+def command(arguments: Sequence[str] | None = None) -> int:
+    """``jot notebook NAME -p key value ...``. Returns the exit code.
 
     Raises:
         UserError: an unknown notebook, parameter or value, or a cell that failed.
     """
-    parser = argparse.ArgumentParser(prog="jot.analysis.notebooks", description="Run or strip notebooks.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    running = commands.add_parser("run", help="execute a notebook with parameters")
-    running.add_argument("name", help="one of notebooks/, or a path")
-    running.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"))
-    running.add_argument("-o", "--out", help="file to write (default results/notebooks/NAME.ipynb)")
-    commands.add_parser("strip", help="strip files in place").add_argument("files", nargs="*")
+    parser = argparse.ArgumentParser(prog="jot notebook", description="Execute a notebook with parameters.")
+    parser.add_argument("name", help="one of notebooks/, or a path")
+    parser.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"))
+    parser.add_argument("-o", "--out", help="file to write (default results/notebooks/NAME.ipynb)")
     options = parser.parse_args(arguments)
-    if options.command == "strip":
-        changed = strip(options.files)
-        print("".join(f"stripped {path}\n" for path in changed), end="")
-        return int(bool(changed))
     print(run(options.name, dict(options.parameter), options.out, progress=True))
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``run NAME ...``, the same as ``jot notebook NAME ...``, and ``strip FILE ...``, the commit hook."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["run"]:
+        return command(words[1:])
+    parser = argparse.ArgumentParser(prog="jot.analysis.notebooks", description="Run or strip notebooks.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run", help="execute a notebook with parameters")
+    commands.add_parser("strip", help="strip files in place").add_argument("files", nargs="*")
+    changed = strip(parser.parse_args(words).files)
+    print("".join(f"stripped {path}\n" for path in changed), end="")
+    return int(bool(changed))
 
 
 if __name__ == "__main__":

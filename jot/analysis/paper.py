@@ -256,8 +256,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.seconds >= 0:
         raise UserError(f"--seconds {options.seconds:g} must be at least 0; 0 only runs the notebooks")
     folder = notebooks.home() / "results" / "paper"
-    folder.mkdir(parents=True, exist_ok=True)
+    notebooks.names()
     sources.recorded()
+    folder.mkdir(parents=True, exist_ok=True)
     print("Executing the notebooks from the recorded runs:", flush=True)
     for name, path, took in notebooks.execute_all(source="recorded", out_dir=folder):
         print(f"  {name}: {took:.0f} s, {path.relative_to(notebooks.home())}", flush=True)

@@ -49,6 +49,11 @@ VOCABULARY = {
 }
 
 
+def sound(text: str) -> bool:
+    """Whether text can name a file: no NUL, and nothing that UTF-8 cannot hold."""
+    return "\0" not in text and text.encode("utf-8", "ignore").decode("utf-8") == text
+
+
 def _number(name: str, value: Any, whole: bool) -> int | float:
     """A number from a number or from text; YAML 1.1 reads ``1e-3`` as text."""
     try:
@@ -89,6 +94,8 @@ def coerce(name: str, value: Any, spec: Parameter) -> Any:
             raise NotebookError(f"parameter {name}={value!r} must be text: {spec.meaning}")
         items = [str(value)]
     for item in items:
+        if not sound(item):
+            raise NotebookError(f"parameter {name}={item!r} holds a character that no text may; take it out")
         if spec.choices and item not in spec.choices:
             raise NotebookError(f"parameter {name}: unknown value {item!r}{closest(item, spec.choices)}")
     return items if spec.kind == "list" else items[0]

@@ -74,7 +74,7 @@ def ledger(store: Path | None) -> tuple[str, str]:
     except (ImportError, UserError) as error:
         text = f"<p>The ledger of the paper's claims is absent: {escape(str(error))}.</p>"
         return text, f"<h1>Claims of the paper</h1>{text}"
-    counts = Counter(judged["status"])
+    counts = Counter(judged["status"][~judged["ours"]])
     order = [status for status in ledger.VERDICTS if counts[status]]
     summary = pages.table(
         ["verdict", "claims"], [(_status(status), str(counts[status])) for status in order], numbers=[1]
@@ -86,13 +86,14 @@ def ledger(store: Path | None) -> tuple[str, str]:
     )
     rows = [
         (f"<div class=claim>{escape(row.claim)}<br><span class=soft>{escape(row.section)} "
-         f"<code>{escape(row.id)}</code></span></div>", _status(row.status), escape(row.detail))
+         f"<code>{escape(row.id)}</code>{', a check of our own, not counted' * row.ours}</span></div>",
+         _status(row.status), escape(row.detail))
         for row in judged.itertuples()
     ]  # fmt: skip
     whole = f"<h1>Claims of the paper</h1>{intro}{summary}" + pages.table(
         ["claim, in our words", "verdict", "numbers"], rows
     )
-    index = f'{intro}{summary}<p><a href="claims.html">All {len(judged)} claims with their numbers</a></p>'
+    index = f'{intro}{summary}<p><a href="claims.html">All {sum(counts.values())} claims with their numbers</a></p>'
     return index, whole
 
 
@@ -193,13 +194,16 @@ def build(
         figures: folder of pictures; default ``figures/``.
 
     Raises:
-        UserError: a place is not there, or ``out`` is a folder of something else.
+        UserError: a place is not there, the given ones hold no notebooks, or ``out`` is a folder of something else.
     """
     out = Path(out).resolve()
     if out.exists() and not (out / "style.css").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} holds something else than a report; name another folder with --out")
     root = home()
     files = executed(notebooks or [root / "notebooks"])
+    if notebooks and not files:
+        places = ", ".join(map(str, notebooks))
+        raise UserError(f"there are no executed notebooks in {places}; name their folder with --notebooks")
     found = stores(records)
     folder = Path(figures) if figures else root / "figures"
     pictures = sorted(folder.glob("*.png")) if folder.is_dir() else []
@@ -267,6 +271,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--store", nargs="+", dest="records", help="record folders (default data/records)")
     parser.add_argument("--figures", help="folder of pictures (default figures/)")
     options = parser.parse_args(arguments)
+    for name, given in (("notebooks", options.notebooks), ("store", options.records)):
+        if "" in (given or ()):
+            raise UserError(f"--{name} is empty; name a folder")
     out = options.out or home() / "results" / "report"
     print(build(out, options.notebooks, options.records, options.figures))
     return 0

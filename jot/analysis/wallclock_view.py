@@ -101,7 +101,8 @@ def verdict(found: pd.DataFrame, summary: pd.DataFrame, paper: pd.DataFrame, spe
         for card, group in cost[cost["method"] == "jot"].groupby("card"):
             lines.append(
                 f"- {card}, published shapes, JoT: a step costs {group['over_bare'].min():.2f} to "
-                f"{group['over_bare'].max():.2f} times the bare forward"
+                f"{group['over_bare'].max():.2f} times the bare forward (a graph or compiled), and "
+                f"{group['over_own'].min():.2f} to {group['over_own'].max():.2f} times the fastest one recorded"
             )
     if (ratio := wallclock.busy(found)) > wallclock.BUSY:
         lines.append(

@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import json
 import os
+import reprlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from jot.errors import UserError
 from jot.models import dream, llada
 from jot.models.base import DiffusionModel
+from jot.models.checks import AGAIN, check_fields, check_heads
 from jot.models.dream import DreamConfig, DreamModel
 from jot.models.llada import LLaDAConfig, LLaDAModelLM
 
@@ -24,6 +26,10 @@ PACKAGED = ("pocket-llada", "pocket-dream")
 FETCHED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 PUBLISHED = ("GSAI-ML/LLaDA-8B-Instruct", "Dream-org/Dream-v0-Instruct-7B")
 HASHED_WHOLE = 1 << 30  # bytes
+UNUSED = (  # fields that are no part of the network, which transformers would act on
+    "model_type", "auto_map", "torch_dtype", "dtype", "num_labels", "attn_implementation", "_attn_implementation",
+    "experts_implementation", "_experts_implementation",
+)  # fmt: skip
 
 for _config, _model, _ in FAMILIES.values():
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
@@ -71,27 +77,35 @@ def locate(name: str, revision: str | None = None) -> tuple[Path, str | None]:
 
 
 def read_config(folder: Path):
-    """The configuration object of a checkpoint folder, of one of the two families."""
+    """The configuration object of a checkpoint folder, of one of the two families.
+
+    Raises:
+        UserError: no JSON, another kind of model, or a field of the wrong type or out of range.
+    """
+    file = folder / "config.json"
     try:
-        raw = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{folder / 'config.json'} is not readable JSON ({error}); fetch the checkpoint again"
-        ) from error
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not readable JSON ({error}); {AGAIN}") from error
+    if not isinstance(raw, dict):
+        raise UserError(f"{file} must be a mapping of fields, not {reprlib.repr(raw)}; {AGAIN}")
     kind = raw.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise UserError(
-            f"model_type {kind!r} in {folder / 'config.json'} is not supported; it must be one of {', '.join(FAMILIES)}"
+            f"model_type {reprlib.repr(kind)} in {file} is not supported; it must be one of {', '.join(FAMILIES)}"
         )
     config_class, _, supported = FAMILIES[kind]
-    config = config_class(
-        **{k: v for k, v in raw.items() if k not in ("model_type", "auto_map", "torch_dtype", "dtype")}
-    )
+    check_fields(raw, file)
+    try:
+        config = config_class(**{name: value for name, value in raw.items() if name not in UNUSED})
+    except Exception as error:  # fields of transformers' own, each of which it refuses in its own way
+        raise UserError(f"{file} cannot be used ({error}); {AGAIN}") from error
     for field, value in supported.items():
         if getattr(config, field, value) != value:
             raise UserError(
-                f"{field}={getattr(config, field)!r} in {folder / 'config.json'} is not supported; only {value!r} is"
+                f"{field}={reprlib.repr(getattr(config, field))} in {file} is not supported; only {value!r} is"
             )
+    check_heads(config, file)
     return config
 
 
@@ -170,18 +184,18 @@ def load(
         dtype: defaults to float32 below 100 M parameters and bfloat16 above.
 
     Raises:
-        UserError: nothing there, a damaged file, missing or extra tensors, a wrong mask id, or a
-            tokenizer that does not fit.
+        UserError: a device that is not usable, nothing there, a damaged file, missing or extra tensors, a wrong mask
+            id, or a tokenizer that does not fit.
     """
     name = os.fspath(name)
+    device, dtype = resolve_device(device), resolve_dtype(dtype)
     folder, commit = locate(name, revision)
     config = read_config(folder)
-    device = resolve_device(device)
     model_class = FAMILIES[config.model_type][1]
     with torch.device("meta"):
         model = model_class(config)
     small = sum(p.numel() for p in model.parameters()) < 100_000_000
-    dtype = resolve_dtype(dtype) or (torch.float32 if small else torch.bfloat16)
+    dtype = dtype or (torch.float32 if small else torch.bfloat16)
     tokenizer = _tokenizer(folder)
     _check_ids(config, model.head.shape[0], tokenizer, folder)
 
@@ -211,16 +225,29 @@ def _tokenizer(folder: Path):
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for, or CUDA where there is one, else the CPU."""
+    """The device asked for, or CUDA where there is one, else the CPU.
+
+    Raises:
+        UserError: no device, or none that this machine can compute on.
+    """
+    asked = str(device) if isinstance(device, torch.device) else device
     try:
         chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError as error:
-        raise UserError(f"unknown device {device!r}; use cpu, cuda or cuda:N") from error
-    if chosen.type == "cuda" and (not torch.cuda.is_available() or (chosen.index or 0) >= torch.cuda.device_count()):
-        raise UserError(
-            f"device {device!r} is not there: this machine has {torch.cuda.device_count()} CUDA devices; use cpu"
-        )
-    return chosen
+    except (RuntimeError, TypeError) as error:
+        raise UserError(f"unknown device {asked!r}; use cpu, cuda or cuda:N") from error
+    if chosen.type == "cuda":
+        if not torch.cuda.is_available() or (chosen.index or 0) >= torch.cuda.device_count():
+            raise UserError(
+                f"device {asked!r} is not there: this machine has {torch.cuda.device_count()} CUDA devices; use cpu"
+            )
+        return chosen
+    try:
+        if chosen.type == "cpu" and chosen.index:
+            raise ValueError("there is one CPU")
+        torch.zeros(1, device=chosen).tolist()
+    except Exception as error:  # a backend that is not built in, has no hardware or holds no values
+        raise UserError(f"device {asked!r} is not usable here; use cpu, cuda or cuda:N") from error
+    return torch.device("cpu") if chosen.type == "cpu" else chosen
 
 
 def resolve_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
