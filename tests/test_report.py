@@ -158,7 +158,11 @@ def test_verdicts_of_the_ledger(checkout: Path, tmp_path: Path, monkeypatch) -> 
     monkeypatch.setattr(ledger, "judge", lambda *_: judged)
     report.build(tmp_path / "out")
     index, claims = ((tmp_path / "out" / name).read_text() for name in ("index.html", "claims.html"))
-    assert "All 2 claims" in index and "c-check</code>, a check of our own, not counted" in claims and '<span class="not-seen">not seen</span>' in index
+    assert (
+        "All 2 claims" in index
+        and "c-check</code>, a check of our own, not counted" in claims
+        and '<span class="not-seen">not seen</span>' in index
+    )
     assert "5 &lt; 3 &amp; more" in claims and "5 ≥ 3" in claims and "b-claim" in claims
     for status in ledger.VERDICTS:
         assert f".{status.replace(' ', '-')}" in report_pages.STYLE
