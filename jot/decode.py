@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from jot.cache import KVCache, View
+from jot.checks import whole
 from jot.config import DecodeConfig, check_samples, check_tokens, rows_of
 from jot.errors import UserError
 from jot.exits import rule_of
@@ -293,8 +294,7 @@ def decode_stream(
     Raises:
         UserError: an invalid parameter or prompt, before the first forward.
     """
-    if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
-        raise UserError(f"slots={slots!r} must be a whole number, at least 1")
+    whole("", "slots", slots, low=1)
     config = DecodeConfig.of(parameters).resolve(model)
     method = rule_of(method)
     check_tokens(model, config)

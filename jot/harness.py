@@ -24,6 +24,7 @@ from lm_eval.api.registry import register_model
 from tqdm.auto import tqdm
 
 from jot import distributed, environment, settings, tasks
+from jot.checks import whole
 from jot.decode import Output, Trace, decode_stream
 from jot.errors import UserError
 from jot.models import load
@@ -262,8 +263,7 @@ def evaluate(
     if bench_task.needs_flag and not allow_code_execution:
         raise UserError(f"{task} runs code that the model writes; consent with --allow-code-execution")
     take([], limit)
-    if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
-        raise UserError(f"slots={slots!r} must be a whole number, at least 1")
+    whole("", "slots", slots, low=1)
     name = method if isinstance(method, str) else method.name
     chosen = settings.parse(name, parameters)
     if not isinstance(method, str) and (twice := chosen.keys() & {f.name for f in dataclasses.fields(method)}):
