@@ -25,25 +25,38 @@ def number(where: str, name: str, value, low: float = -math.inf, high: float = m
         raise UserError(f"{where}: {name}={value:g} must be {bounds}")
 
 
+def _prefix(where: str) -> str:
+    return f"{where}: " if where else ""
+
+
 def whole(where: str, name: str, value, low: int = 0, high: int = MOST) -> None:
     """Refuse anything that is no whole number in [low, high]."""
-    prefix = f"{where}: " if where else ""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise UserError(f"{prefix}{name}={reprlib.repr(value)} must be a whole number, at least {low}")
+        raise UserError(f"{_prefix(where)}{name}={reprlib.repr(value)} must be a whole number, at least {low}")
     if value > high:
-        raise UserError(f"{prefix}{name} must be at most {high}")
+        raise UserError(f"{_prefix(where)}{name} must be at most {high}")
 
 
 def flag(where: str, name: str, value) -> None:
     """Refuse anything but True and False."""
     if not isinstance(value, bool):
-        raise UserError(f"{where}: {name}={value!r} must be true or false")
+        raise UserError(f"{_prefix(where)}{name}={reprlib.repr(value)} must be true or false")
 
 
 def one_of(name: str, value, known) -> None:
     """Refuse a value that is no name in ``known``."""
     if not isinstance(value, str) or value not in known:
         raise UserError(f"unknown {name} {value!r}: use {', '.join(known)}")
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a string that UTF-8 can hold: half of a surrogate pair it cannot."""
+    if not isinstance(value, str):
+        return False
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def index(value) -> int | None:

@@ -15,14 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from jot import __version__, distributed
-from jot.errors import UserError
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that complains in one sentence."""
-
-    def error(self, message: str):
-        raise UserError(f"{message}; see `{self.prog} --help`")
+from jot.errors import Parser, UserError
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
@@ -36,7 +29,7 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="jot", description="Token-level early stopping for diffusion language models.")
+    parser = Parser(prog="jot", description="Token-level early stopping for diffusion language models.")
     parser.add_argument("--version", action="version", version=f"jot {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -128,13 +121,7 @@ FORWARDED = {
 
 def _forward(command: str, rest: Sequence[str]) -> int:
     module, _, name = FORWARDED[command][0].partition(":")
-    function = getattr(importlib.import_module(module), name)
-    error = argparse.ArgumentParser.error
-    argparse.ArgumentParser.error = _Parser.error  # theirs complains in two or three lines and exits
-    try:
-        return function(list(rest))
-    finally:
-        argparse.ArgumentParser.error = error
+    return getattr(importlib.import_module(module), name)(list(rest))
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -186,14 +186,12 @@ def check_tokens(model: DiffusionModel, config: DecodeConfig) -> None:
             raise UserError(f"{name} holds {wrong[0]}, which is not one of the {entries} tokens that may stand there")
 
 
-TEXT = "the prompt must be token ids, not {}; encode it with model.tokenizer and pass its input_ids"
-
-
 def rows_of(prompt_ids) -> list:
     """What ``decode`` is given, as a list of ids or of prompts."""
     given = prompt_ids.tolist() if hasattr(prompt_ids, "tolist") else prompt_ids
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-        raise UserError(TEXT.format(type(prompt_ids).__name__))
+        kind = type(prompt_ids).__name__
+        raise UserError(f"the prompt must be token ids, not {kind}; encode it with model.tokenizer, pass its input_ids")
     return list(given)
 
 

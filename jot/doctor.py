@@ -251,9 +251,16 @@ def run(seconds: float = SECONDS, where: str | None = None) -> Iterator[tuple[st
             yield section, Result(section, False, text, f"put that right; {SETUP}")
 
 
+class _Parser(argparse.ArgumentParser):
+    """As ``jot.errors.Parser``, which cannot be imported where nothing is installed."""
+
+    def error(self, message: str):
+        self.exit(2, f"jot: error: {message}; see `{self.prog} --help`\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """``jot check``. Returns 0 if all is well, 1 if something is not right."""
-    parser = argparse.ArgumentParser(prog="jot check", description=(__doc__ or "").split("\n\n")[0])
+    parser = _Parser(prog="jot check", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of decoding (default %(default)g)")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: CUDA where there is one)")
     options = parser.parse_args(arguments)

@@ -1,4 +1,6 @@
-"""The one exception that means "the user can fix this"."""
+"""The one exception that means "the user can fix this", and the command lines that end in it."""
+
+import argparse
 
 
 class UserError(ValueError):
@@ -7,3 +9,10 @@ class UserError(ValueError):
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows in place of a traceback."""
         return [f"jot: error: {self}"]
+
+
+class Parser(argparse.ArgumentParser):
+    """A command line whose complaints are one sentence, a ``UserError``."""
+
+    def error(self, message: str):
+        raise UserError(f"{message}; see `{self.prog} --help`")

@@ -10,6 +10,8 @@ import re
 import zlib
 from collections.abc import Mapping
 
+from jot.checks import is_text
+
 FIELDS = (
     "cell", "doc_id", "prompt_hash", "prompt_tokens", "text", "answer", "score", "configured_steps", "steps",
     "forwards_full", "forwards_suffix", "forwards_block", "seconds", "slots", "tokens_non_eos", "empty",
@@ -61,9 +63,9 @@ def from_line(line: bytes) -> dict:
 def _check(record: Mapping) -> None:
     """Raises a ValueError that says which field has another type or range than a record's."""
     for name in _TEXT:
-        if not _is_text(record[name]):
+        if not is_text(record[name]):
             raise ValueError(f"{name} is not a string")
-    if record["answer"] is not None and not _is_text(record["answer"]):
+    if record["answer"] is not None and not is_text(record["answer"]):
         raise ValueError("answer is not null or a string")
     for name, least in _WHOLE.items():
         if type(record[name]) is not int or record[name] < least:
@@ -78,7 +80,7 @@ def _check(record: Mapping) -> None:
         raise ValueError("empty is not true or false")
     if not _are_whole(record["generated"], 0, _TOKENS):
         raise ValueError(f"generated is not a list of whole numbers, at least 0 and below {_TOKENS}")
-    if not _is_text(record.get("loop", "")):
+    if not is_text(record.get("loop", "")):
         raise ValueError("loop is not a string")
     if (trace := record.get("trace")) is not None:
         if not isinstance(trace, dict):
@@ -86,19 +88,6 @@ def _check(record: Mapping) -> None:
         for name in TRACE:
             if trace.get(name) is not None and not _is_trace(name, trace[name]):
                 raise ValueError(f"trace.{name} is not a list of numbers in its range")
-
-
-def _is_text(value: object) -> bool:
-    """Whether it is a string that can be written: half of a surrogate pair cannot."""
-    if not isinstance(value, str):
-        return False
-    if value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _is_number(value: object) -> bool:

@@ -196,8 +196,7 @@ def _spread(
     gpus = torch.cuda.device_count() if device in (None, "cuda") else 0
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")
-    pipes: dict[Connection, multiprocessing.process.BaseProcess] = {}
-    places: dict[Connection, str | None] = {}
+    pipes: dict[Connection, tuple[multiprocessing.process.BaseProcess, str | None]] = {}
     given: dict[Connection, Point] = {}
 
     def start(place: str | None) -> None:
@@ -205,7 +204,7 @@ def _spread(
         process = context.Process(target=_work, args=(there, store, place, slots, threads), daemon=True)
         process.start()
         there.close()
-        pipes[here], places[here] = process, place
+        pipes[here] = process, place
 
     def lose(point: Point, why: str) -> None:
         keep(dict.fromkeys(COLUMNS, "") | {"model": point.model, "task": point.task, "method": point.method,
@@ -218,11 +217,12 @@ def _spread(
             try:
                 row = pipe.recv()
             except (EOFError, OSError):  # killed, or out of memory: its cell can be resumed
-                pipes.pop(pipe).join()
+                process, place = pipes.pop(pipe)
+                process.join()
                 if pipe in given:
                     lose(given.pop(pipe), "its process ended; run again to resume")
                     if queue and more():  # another in its place; each costs a cell, so this ends
-                        start(places[pipe])
+                        start(place)
                 continue
             if row is not None:
                 keep(row)
@@ -233,7 +233,7 @@ def _spread(
             with contextlib.suppress(OSError):  # it died meanwhile: its end of the pipe says so next
                 pipe.send(point)
             if point is None:
-                pipes.pop(pipe).join()
+                pipes.pop(pipe)[0].join()
     while queue and more():
         lose(queue.popleft(), "no process could begin it; run again with --workers 1 to see why")
 

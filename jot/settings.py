@@ -13,6 +13,7 @@ import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from jot.checks import flag
 from jot.config import DecodeConfig
 from jot.errors import UserError
 from jot.exits import METHODS
@@ -133,8 +134,8 @@ def _value(name: str, kind: str, value: object) -> object:
 
 def _typed(name: str, kind: str, value: object) -> object:
     """A value that is no text, as a grid or a keyword gives it; lists are left to `DecodeConfig`."""
-    if "bool" in kind and not isinstance(value, bool):
-        raise UserError(f"{name}={reprlib.repr(value)} must be true or false")
+    if "bool" in kind:
+        flag("", name, value)
     if "tuple" not in kind or not isinstance(value, (bool, int, float, type(None))):
         return value
     if value is None:

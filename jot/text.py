@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from jot.checks import is_text
 from jot.errors import UserError
 from jot.models.base import DiffusionModel
 from jot.tasks.extract import END_MARKS
@@ -33,10 +34,8 @@ def render(model: DiffusionModel, chat: Sequence[Mapping[str, str]], instead: st
 
 def check_text(text: str) -> None:
     """Refuse a prompt with bytes or halves of characters that are no UTF-8."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError("the prompt is not UTF-8 text; give it in UTF-8") from error
+    if not is_text(text):
+        raise UserError("the prompt is not UTF-8 text; give it in UTF-8")
 
 
 def encode(model: DiffusionModel, texts: Sequence[str]) -> list[list[int]]:

@@ -244,7 +244,6 @@ def test_commands(capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["check", "--foo"], "unrecognized arguments: --foo; see `jot check --help`"),
         (["report", "--foo"], "unrecognized arguments: --foo; see `jot report --help`"),
         (["figures", "--foo"], "unrecognized arguments: --foo; see `jot figures --help`"),
         (["paper", "--foo"], "unrecognized arguments: --foo; see `jot paper --help`"),
@@ -265,6 +264,14 @@ def test_mistakes_on_the_command_line(capsys, tmp_path: Path, monkeypatch, words
     monkeypatch.chdir(tmp_path)
     assert told in fails(capsys, words)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_mistake_in_jot_check(capsys) -> None:
+    """Its parser is its own: it runs where nothing is installed."""
+    with pytest.raises(SystemExit) as stop:
+        main(["check", "--foo"])
+    told = capsys.readouterr().err
+    assert stop.value.code == 2 and told == "jot: error: unrecognized arguments: --foo; see `jot check --help`\n"
 
 
 def test_help_of_the_forwarded_commands(capsys) -> None:

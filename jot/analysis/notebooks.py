@@ -7,7 +7,6 @@ papermill the first code cell after Parameters calls ``check``, which refuses th
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jot.analysis.parameters import NotebookError, check, closest, coerce, home, parameters, spec_of
-from jot.errors import UserError
+from jot.errors import Parser, UserError
 
 __all__ = [
     "NotebookError",
@@ -231,7 +230,7 @@ def command(arguments: Sequence[str] | None = None) -> int:
     Raises:
         UserError: an unknown notebook, parameter or value, or a cell that failed.
     """
-    parser = argparse.ArgumentParser(prog="jot notebook", description="Execute a notebook with parameters.")
+    parser = Parser(prog="jot notebook", description="Execute a notebook with parameters.")
     parser.add_argument("name", help="one of notebooks/, or a path")
     parser.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"))
     parser.add_argument("-o", "--out", help="file to write (default results/notebooks/NAME.ipynb)")
@@ -245,9 +244,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["run"]:
         return command(words[1:])
-    parser = argparse.ArgumentParser(prog="jot.analysis.notebooks", description="Run or strip notebooks.")
+    parser = Parser(prog="jot.analysis.notebooks", description="Strip notebooks; `run` is `jot notebook`.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("run", help="execute a notebook with parameters")
     commands.add_parser("strip", help="strip files in place").add_argument("files", nargs="*")
     changed = strip(parser.parse_args(words).files)
     print("".join(f"stripped {path}\n" for path in changed), end="")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import shutil
@@ -22,7 +21,7 @@ import pandas as pd
 
 from jot.analysis import notebooks, render, sources, tables
 from jot.analysis.cells import Cell
-from jot.errors import UserError
+from jot.errors import Parser, UserError
 from jot.records import Recorded, load_store
 from jot.tasks import TASKS
 
@@ -250,7 +249,7 @@ def reproduce(seconds: float, folder: Path, say=print) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``jot paper``. Returns the exit code; mistakes are raised as UserError."""
-    parser = argparse.ArgumentParser(prog="jot paper", description=(__doc__ or "").split("\n\n")[0])
+    parser = Parser(prog="jot paper", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time for decoding again (default %(default)s)")
     options = parser.parse_args(arguments)
     if not options.seconds >= 0:
@@ -269,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def figures(arguments: Sequence[str] | None = None) -> int:
     """``jot figures``: rewrite the outputs in ``notebooks/`` and what is in ``figures/`` from the records."""
-    parser = argparse.ArgumentParser(prog="jot figures", description="Rewrite notebooks/ and figures/.")
+    parser = Parser(prog="jot figures", description="Rewrite notebooks/ and figures/.")
     parser.add_argument("notebooks", nargs="*", help="names of notebooks (default: all)")
     options = parser.parse_args(arguments)
     for name in options.notebooks or notebooks.names():

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from jot.checks import is_text
 from jot.errors import UserError
 from jot.models import home
 
@@ -51,7 +52,7 @@ VOCABULARY = {
 
 def sound(text: str) -> bool:
     """Whether text can name a file: no NUL, and nothing that UTF-8 cannot hold."""
-    return "\0" not in text and text.encode("utf-8", "ignore").decode("utf-8") == text
+    return "\0" not in text and is_text(text)
 
 
 def _number(name: str, value: Any, whole: bool) -> int | float:

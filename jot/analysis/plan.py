@@ -45,7 +45,7 @@ def claims(records: Records, frame: pd.DataFrame, comparisons: pd.DataFrame, see
     whole = len(default) == CONFIRMATORY
     rows = [
         ("Scores stay within the margin on most benchmarks", whole, passed >= 5, worse >= 4,
-         f"{passed} of {len(default)} within, {worse} beyond"),
+         f"{passed} of {len(default)} lose less, {worse} more, by interval"),
         ("Fewer steps on every benchmark", whole, above.all(), (speeds["speedup_high"] < 1.05).any(),
          f"{int(above.sum())} of {len(speeds)} lower limits above 1"),
         ("Most of all on long generations", whole, all(apart), any(reversed_order),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.metadata
 import json
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from jot.analysis import report_pages as pages
 from jot.analysis.parameters import home
-from jot.errors import UserError
+from jot.errors import Parser, UserError
 from jot.records import load_store, metas
 
 Metas = Mapping[str, Mapping]
@@ -265,7 +264,7 @@ def _gallery(pictures: Sequence[Path], out: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``jot report``. Returns the exit code; mistakes are raised as UserError."""
-    parser = argparse.ArgumentParser(prog="jot report", description=(__doc__ or "").split("\n\n")[0])
+    parser = Parser(prog="jot report", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--out", help="folder, replaced if it holds a report (default results/report)")
     parser.add_argument("--notebooks", nargs="+", help="executed notebooks or folders of them (default notebooks/)")
     parser.add_argument("--store", nargs="+", dest="records", help="record folders (default data/records)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from jot.analysis import paper
 from jot.analysis.cells import family
 from jot.analysis.parameters import home
-from jot.errors import UserError
+from jot.errors import Parser, UserError
 from jot.records import Recorded, load_store
 from jot.tasks import TASKS
 
@@ -92,7 +91,7 @@ def judge(sums: Mapping[str, paper.Agreement], say: Callable[[str], None]) -> bo
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Exit code 1 where the records are not reproduced."""
-    parser = argparse.ArgumentParser(prog="jot verify-records", description=(__doc__ or "").splitlines()[0])
+    parser = Parser(prog="jot verify-records", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--store", default="data/records", help="packed or live records (default %(default)s)")
     parser.add_argument("--samples", type=int, default=400, help="documents a family, over its cells (default 400)")
     parser.add_argument("--cells", default="", help="only cells whose id holds this text")

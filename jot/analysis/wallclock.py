@@ -266,6 +266,7 @@ def _flat(row: Mapping) -> dict:
     for name, value in row.items():
         if isinstance(value, Mapping) and "median" in value:
             made |= {name: value["median"], f"{name}_low": value["low"], f"{name}_high": value["high"]}
+            made |= {f"{name}_n": value["n"]} if "n" in value else {}
         else:
             made[name] = value
     return made

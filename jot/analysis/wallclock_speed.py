@@ -57,6 +57,9 @@ def step_cost(speed: Speed) -> Table | Note:
         return absent("step_cost", "A step on the full-size shapes")
     plain = speed.get("plain", pd.DataFrame(columns=["card", "model", "task", "step_ms"]))
     usual = plain.set_index(["card", "model", "task"])["step_ms"].to_dict()
+    repeated = f", medians of {spelled(plain['step_ms_n'])} runs" if len(plain) else ""
+    full = rows[rows["method"] == "full"]
+    pace = full["length"] / full["steps"]
     table = [
         {
             "Card": brief(r["card"]),
@@ -81,10 +84,14 @@ def step_cost(speed: Speed) -> Table | Note:
         f"medians of {_repeats(rows, 'step_runs')} decodings, range in small, no interval. Bare forward: backbone and "
         "head on the same rows, the faster of a CUDA graph and torch.compile; own bare: a CUDA graph of the loop's "
         "joint kernels where that is faster still. Floor: arithmetic or weight read at the card's measured peaks. "
-        "Exits follow recorded runs. Full decoding and Prophet reveal four tokens a step here, a quarter of the steps "
-        "that they are configured for elsewhere. Plain loop: eager, written as the public ones are; medians of 3 such "
-        "shortened runs, on a processor that may have been busy, as the shorter canvas takes longer.",
+        f"Exits follow recorded runs; full decoding and Prophet reveal {spelled(pace)} tokens a step, which shortens "
+        f"the run. Plain loop: eager, written as the public ones are{repeated}.",
     )
+
+
+def spelled(values: pd.Series) -> str:
+    """The different values, in order."""
+    return ", ".join(f"{value:g}" for value in sorted(set(values)))
 
 
 def _repeats(rows: pd.DataFrame, column: str) -> str:
@@ -197,8 +204,7 @@ def batches(speed: Speed) -> Table | Note:
         "small, no interval. Ideal: all slots busy to the end and nothing padded, at the measured cost of a full batch "
         "of one length, a step and token; packed: what the same counts allow when the queue runs dry; padded: batches "
         "as long as their slowest sample and as wide as their longest. Both ideals and the padded batches are computed "
-        "from the recorded costs of their steps, not run. Timed before the loop decoded the longer and the shorter "
-        "rows of such a batch apart.",
+        "from the recorded costs of their steps, not run.",
     )
 
 
