@@ -57,7 +57,7 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
         ("KLASS in a batch under a cache", config.cache and isinstance(method, KLASS) and slots > 1),
         ("blocks of unequal length under a cache", config.cache and len({b - a for a, b in config.blocks}) > 1),
         ("steps beyond a block that Prophet filled", isinstance(method, Prophet) and not config.stop_early),
-        ("a rule of another kind", type(method) not in METHODS.values()),
+        ("a rule of another kind", method.__class__ not in METHODS.values()),
     ):  # fmt: skip
         if holds:
             return reason
@@ -214,7 +214,7 @@ class FastLoop:
         for offset, token in self.config.constraints:
             row[len(prompt) + offset] = token
         row += [self.model.eos_id] * (width - len(row))
-        fixed.canvas[s] = torch.tensor(row).to(self.device, non_blocking=True)
+        fixed.canvas[s] = torch.tensor(row, device="cpu").to(self.device, non_blocking=True)
         fixed.prompt[s], fixed.end[s], fixed.keys[s] = len(prompt), len(prompt) + length, sample_key(seed, key)
         if self.config.guidance > 0:
             fixed.given[s] = fixed.canvas[s] != self.model.mask_id
@@ -319,7 +319,7 @@ class FastLoop:
         batch = min(capacity(len(group), BATCHES), fixed.slots)
         slots = [*group, *[fixed.slots] * (batch - len(group))]
         if self.picked != slots:
-            fixed.pick[:batch] = torch.tensor(slots).to(self.device, non_blocking=True)
+            fixed.pick[:batch] = torch.tensor(slots, device="cpu").to(self.device, non_blocking=True)
             self.picked = slots
         ends = [sample.prompt + self.config.length for sample in group.values()]
         columns = self.columns(ends)

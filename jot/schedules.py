@@ -25,7 +25,7 @@ def precomputed(masks: int, steps: int, eps: float = 1e-3) -> np.ndarray:
 
     At least one mask a step, so early exits never stall it: the default for Dream.
     """
-    level = 1 - torch.arange(steps, -1, -1, dtype=torch.float32) / steps  # alpha at t = 1, ..., 0
+    level = 1 - torch.arange(steps, -1, -1, dtype=torch.float32, device="cpu") / steps  # alpha at t = 1, ..., 0
     counts, left = [], masks
     for now, then in zip(level[:-1], level[1:], strict=True):
         keep = float((1 - then) / (1 - now))
@@ -40,7 +40,7 @@ def dream(masks: int, steps: int, eps: float = 1e-3) -> np.ndarray:
     The share is taken of the masks that remain and truncated, so tokens that leave early turn
     into later steps that reveal nothing: kept for parity, not for use with an exit rule.
     """
-    t = torch.linspace(1, eps, steps + 1)
+    t = torch.linspace(1, eps, steps + 1, device="cpu")  # whatever the default device
     share = 1 - t[1:] / t[:-1]
     share[-1] = 1.0
     return share.numpy()

@@ -291,6 +291,19 @@ def test_what_is_kept_follows_the_weights_and_the_mode(models, monkeypatch, tmp_
     assert quick.tokens == jot.decode(model, [1, 2, 3], jot.JoT(), **settings).tokens
 
 
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_the_default_device_of_torch_changes_nothing(models, monkeypatch, family):
+    """Tensors are made where the model is: with a default device that holds no data, everything ends the same."""
+    samples = [("a", [5, 6, 7, 8]), ("b", [9, 10])]
+    for method, parameters in ((jot.JoT(tau_max=30), {}), (jot.JoT(), {"schedule": "dream"}),
+                               (jot.KLASS(), {"schedule": "precomputed", "temperature": 0.3})):  # fmt: skip
+        want = both(monkeypatch, models[family], method, 2, {"length": 16, **parameters}, samples)
+        with torch.device("meta"):
+            got = both(monkeypatch, models[family], method, 2, {"length": 16, **parameters}, samples)
+        for one, two in zip(want, got, strict=True):
+            assert {key: out.tokens for key, out in one.items()} == {key: out.tokens for key, out in two.items()}
+
+
 def test_rows_are_compacted_in_reading_order():
     asked = torch.tensor([[False, True, True], [True, False, True]])
     row, column, live = fixed.compact(asked, 6)

@@ -379,7 +379,7 @@ def test_replayed_patterns():
     assert [common.nearest(steps, speedup) for speedup in (1, 2.2, 9)] == [0, 1, 2]
 
 
-def test_a_replayed_rule_passes_for_the_rule_and_keeps_to_the_plan():
+def test_a_replayed_rule_passes_for_the_rule_and_keeps_to_the_plan(monkeypatch):
     import common
     import torch
 
@@ -396,6 +396,10 @@ def test_a_replayed_rule_passes_for_the_rule_and_keeps_to_the_plan():
     assert jot.decode(model, common.prompt_of(model, 8), rule, **parameters).steps > 4  # random weights exit little
     cost = common.rule_cost(replayed, model.device, 1)
     assert cost["rule_ms"] > 0 and cost["replay_ms"] > 0
+    monkeypatch.setenv("JOT_FAST", "1")  # what the scripts time on a card
+    with common.path_taken(model) as path:
+        fast = jot.decode(model, common.prompt_of(model, 8), replayed, sample_id="a", trace=True, **parameters)
+    assert path == ["fast"] and (fast.trace.step == out.trace.step).all()
 
 
 def test_ideals_of_a_batch():

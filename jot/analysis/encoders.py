@@ -116,7 +116,8 @@ def _encode(name: str, strings: Sequence[str], device: str | None = None) -> np.
             else:
                 hidden = model(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
             if last:
-                rows.append(hidden[torch.arange(len(mask)), (mask.sum(1) - 1).clamp(min=0)].float().cpu().numpy())
+                each = torch.arange(len(mask), device=mask.device)
+                rows.append(hidden[each, (mask.sum(1) - 1).clamp(min=0)].float().cpu().numpy())
             else:
                 weight = mask[..., None].to(hidden.dtype)
                 rows.append(((hidden * weight).sum(1) / weight.sum(1).clamp(min=1)).float().cpu().numpy())
