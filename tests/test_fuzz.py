@@ -122,8 +122,12 @@ def test_records_that_fuzzing_found(tmp_path: Path, changes: dict) -> None:
 @fuzz(records())
 def test_lines_come_back(record: dict) -> None:
     record = {**RECORD, "text": str(record.get("text")), "score": record.get("score")}
-    if record["score"] is None or (isinstance(record["score"], float) and math.isfinite(record["score"])):
+    score = record["score"]
+    if score is None or (isinstance(score, float) and 0 <= score <= 1):
         assert from_line(to_line(record).rstrip(b"\n")) == record
+    elif isinstance(score, float) and math.isfinite(score):
+        with pytest.raises(ValueError, match="score is not null or a number from 0 to 1"):
+            from_line(to_line(record).rstrip(b"\n"))
 
 
 @fuzz(st.binary(max_size=60) | JSON.map(lambda v: json.dumps(v).encode()))
