@@ -57,6 +57,7 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
         ("KLASS in a batch under a cache", config.cache and isinstance(method, KLASS) and slots > 1),
         ("blocks of unequal length under a cache", config.cache and len({b - a for a, b in config.blocks}) > 1),
         ("steps beyond a block that Prophet filled", isinstance(method, Prophet) and not config.stop_early),
+        # Not ``type``: what passes for a rule by its class, as the replayed ones of tests/speed, runs as the rule.
         ("a rule of another kind", method.__class__ not in METHODS.values()),
     ):  # fmt: skip
         if holds:

@@ -188,12 +188,12 @@ def batches(speed: Speed) -> Table | Note:
             "Samples": r["samples"],
             "Steps in all": f"{r['steps']:,}",
             "Slowest": r["slowest"],
-            "Seconds": spread(r, "seconds"),
+            "Seconds": spread(r, "seconds", ".3f"),
             "Samples a second": f"{r['per_second']:.2f}",
-            "Ideal, s": number(r["ideal_s"]),
+            "Ideal, s": number(r["ideal_s"], ".3f"),
             "Of the ideal": f"**{r['of_ideal']:.2f}**",
             "Of the packed ideal": number(r["of_packed"]),
-            "Padded batches, s": number(r["naive_s"]),
+            "Padded batches, s": number(r["naive_s"], ".3f"),
             "Faster than padded, ×": number(r["over_naive"]),
         }
         for _, r in rows.iterrows()
