@@ -1,17 +1,18 @@
 """jot: token-level early stopping for diffusion language models, with its baselines in one loop."""
 
-from jot.config import DecodeConfig
-from jot.decode import Output, Trace, decode, decode_stream
+from jot.decode import decode, decode_stream
 from jot.errors import UserError
-from jot.exits import KLASS, FastDLLM, FullDecoding, JoT, Prophet
 from jot.models import load
+from jot.sampler.config import DecodeConfig
+from jot.sampler.exits import KLASS, FastDLLM, FullDecoding, JoT, Prophet
+from jot.sampler.output import Output, Trace
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str):
     if name == "evaluate":  # lm-eval is imported by those who evaluate, and by nobody else
-        from jot.harness import evaluate
+        from jot.runs.harness import evaluate
 
         return evaluate
     raise AttributeError(f"module 'jot' has no attribute {name!r}")

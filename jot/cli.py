@@ -14,8 +14,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from jot import __version__, distributed
+from jot import __version__
 from jot.errors import Parser, UserError
+from jot.runs import distributed
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
@@ -107,15 +108,18 @@ def _parser() -> argparse.ArgumentParser:
 
 # Commands with a parser of their own: function, help.
 FORWARDED = {
-    "check": ("jot.doctor:main", "see whether this machine is ready, and what to do if not"),
-    "notebook": ("jot.analysis.notebooks:command", "run a notebook with parameters, checked before it starts"),
-    "paper": ("jot.analysis.paper:main", "execute the notebooks from the records, decode a sample of those runs again"),
-    "verify-records": ("jot.analysis.verify:main", "decode a sample of the recorded cells again and compare"),
+    "check": ("jot.reproduce.doctor:main", "see whether this machine is ready, and what to do if not"),
+    "notebook": ("jot.runs.notebooks:command", "run a notebook with parameters, checked before it starts"),
+    "paper": (
+        "jot.reproduce.again:main",
+        "execute the notebooks from the records, decode a sample of those runs again",
+    ),
+    "verify-records": ("jot.reproduce.verify:main", "decode a sample of the recorded cells again and compare"),
     "figures": (
-        "jot.analysis.paper:figures",
+        "jot.reproduce.again:figures",
         "execute the notebooks in place and redraw figures/ from the records",
     ),
-    "report": ("jot.analysis.report:main", "build the report, a folder of pages that needs no network"),
+    "report": ("jot.reproduce.report:main", "build the report, a folder of pages that needs no network"),
 }
 
 
@@ -139,9 +143,9 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from jot import settings
-    from jot.analysis.stats import ratio_bootstrap, wilson
-    from jot.harness import evaluate
+    from jot.runs import settings
+    from jot.runs.harness import evaluate
+    from jot.stats import ratio_bootstrap, wilson
 
     chosen = settings.parse(options.method, _pairs(options.settings))
     _agree(options)
@@ -177,17 +181,17 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _agree(options: argparse.Namespace) -> None:
     """Before the processes of torchrun begin: all of them have the same command and the same versions."""
     if distributed.world() > 1:
-        from jot.environment import versions
+        from jot.runs.environment import versions
 
         asked = {f"--{name}": value for name, value in vars(options).items() if name not in ("run", "device")}
         distributed.agree({**asked, **{f"the version of {name}:": value for name, value in versions().items()}})
 
 
 def _decode(options: argparse.Namespace) -> None:
-    from jot import settings
     from jot.decode import decode
     from jot.models import load
-    from jot.text import answer_ids, check_text, encode, render, to_text
+    from jot.runs import settings
+    from jot.tasks.text import answer_ids, check_text, encode, render, to_text
 
     if not options.prompt.strip():
         raise UserError("the prompt is empty; give some text")
@@ -224,8 +228,8 @@ def _grid(options: argparse.Namespace):
     """The points of the grids, the cells with the options that hold for all of them."""
     import dataclasses
 
-    from jot.grid import parse_all
     from jot.models import resolve_dtype
+    from jot.runs.grid import parse_all
 
     resolve_dtype(options.dtype)
     grid = parse_all(options.grids)
@@ -255,7 +259,7 @@ def _cells(options: argparse.Namespace) -> None:
         stores = sorted({os.path.join(options.store, p.store).rstrip("/") for p in grid.cells})
         print(json.dumps({"cells": cells, "notebooks": notebooks, "stores": stores}, indent=1))
     else:
-        from jot.analysis import cost
+        from jot.runs import cost
 
         print("\n".join(cost.listing(grid, cost.recorded())))
 
@@ -265,8 +269,8 @@ def _run(options: argparse.Namespace) -> int:
 
     from jot import tasks
     from jot.records import take
-    from jot.run import run
-    from jot.store import writable
+    from jot.records.store import writable
+    from jot.runs.run import run
 
     if options.seconds is not None and not options.seconds >= 0:
         raise UserError(f"--seconds {options.seconds:g} must be at least 0")
@@ -294,7 +298,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _pack(options: argparse.Namespace) -> None:
-    from jot.packed import pack
+    from jot.records.pack import pack
 
     print(f"packed into {pack(options.store, options.folder, options.traces, options.workers)}")
 

@@ -1,6 +1,15 @@
-"""The one exception that means "the user can fix this", and the command lines that end in it."""
+"""The one exception that means "the user can fix this", the command lines that end in it, and the refusals that
+several places share: one sentence each, which names what was given."""
+
+from __future__ import annotations
 
 import argparse
+import math
+import numbers
+import operator
+import reprlib
+
+MOST = 1 << 20  # steps, positions: far beyond any use, and nothing is yet out of memory
 
 
 class UserError(ValueError):
@@ -16,3 +25,58 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str):
         raise UserError(f"{message}; see `{self.prog} --help`")
+
+
+def number(where: str, name: str, value, low: float = -math.inf, high: float = math.inf) -> None:
+    """Refuse anything that is no finite number (or +inf where ``high`` is) in [low, high]."""
+    try:
+        real = not isinstance(value, bool) and isinstance(value, numbers.Real) and not math.isnan(value)
+    except OverflowError as error:
+        raise UserError(f"{where}: {name} is too large for a number") from error
+    if not real:
+        raise UserError(f"{where}: {name}={value!r} is not a number")
+    if not low <= value <= high:
+        bounds = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
+        raise UserError(f"{where}: {name}={value:g} must be {bounds}")
+
+
+def _prefix(where: str) -> str:
+    return f"{where}: " if where else ""
+
+
+def whole(where: str, name: str, value, low: int = 0, high: int = MOST) -> None:
+    """Refuse anything that is no whole number in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise UserError(f"{_prefix(where)}{name}={reprlib.repr(value)} must be a whole number, at least {low}")
+    if value > high:
+        raise UserError(f"{_prefix(where)}{name} must be at most {high}")
+
+
+def flag(where: str, name: str, value) -> None:
+    """Refuse anything but True and False."""
+    if not isinstance(value, bool):
+        raise UserError(f"{_prefix(where)}{name}={reprlib.repr(value)} must be true or false")
+
+
+def one_of(name: str, value, known) -> None:
+    """Refuse a value that is no name in ``known``."""
+    if not isinstance(value, str) or value not in known:
+        raise UserError(f"unknown {name} {value!r}: use {', '.join(known)}")
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a string that UTF-8 can hold: half of a surrogate pair it cannot."""
+    if not isinstance(value, str):
+        return False
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def index(value) -> int | None:
+    """``value`` as an int where it is a whole number of any kind but bool, else None."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None

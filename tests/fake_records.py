@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from jot import records as records_module
-from jot import settings
 from jot.analysis import cells
-from jot.grid import Point
 from jot.models import FAMILIES
+from jot.runs import settings
+from jot.runs.grid import Point
 from jot.tasks import TASKS as TASK_TABLE
 
 LENGTH = {"pocket_gsm8k": 128, "pocket_mmlu": 3, "pocket_hellaswag": 5, "pocket_humaneval": 128}

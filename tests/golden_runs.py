@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import jot
-from jot.step import Step
+from jot.sampler.step import Step
 
 RANKINGS = {
     "low_confidence": "confidence", "maskgit_plus": "confidence", "topk_margin": "margin",

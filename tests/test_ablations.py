@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from scipy import stats as st
 
+from jot import stats
 from jot.analysis import ablation_frames as frames
-from jot.analysis import ablations, ablations_figures, cells, published, stats
+from jot.analysis import ablations, ablations_figures, cells, published
 from jot.analysis import ablations_view as view
 from jot.analysis.ablations import ABLATIONS, FULL, PHENOMENA, bare, point, shaped
-from jot.grid import Point
+from jot.runs.grid import Point
 
 N = 200
 GSM8K, HUMANEVAL = ablations.LONG

@@ -14,6 +14,7 @@ import pytest
 import tiny
 from scipy import stats as st
 
+from jot import stats
 from jot.analysis import (
     bound,
     bound_decoded,
@@ -23,11 +24,10 @@ from jot.analysis import (
     bound_rates,
     bound_summary,
     bound_view,
-    stats,
 )
-from jot.analysis.parameters import NotebookError
 from jot.errors import UserError
 from jot.records import Recorded
+from jot.runs.parameters import NotebookError
 
 SMALL = bound.example(4)
 
@@ -198,7 +198,8 @@ def test_following_a_text_is_what_plain_loops_give(model):
 
 
 def test_texts_of_the_packaged_tasks(model):
-    from jot.pocket import rows
+    from pocket import rows
+
     from jot.tasks import TASKS, read_jsonl, split_file
 
     groups = {"pocket_gsm8k": "compact", "pocket_prose": "long"}

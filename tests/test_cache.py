@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jot
-from jot.cache import KVCache, View
-from jot.kernels import divergence
+from jot.sampler.cache import KVCache, View
+from jot.sampler.kernels import divergence
 
 CHECKPOINTS = Path(__file__).parent / "golden" / "checkpoints"
 MODELS = {name: jot.load(CHECKPOINTS / f"tiny-{name}", device="cpu") for name in ("llada", "dream")}

@@ -143,7 +143,7 @@ def test_bad_input_before_the_model_is_read(
     model: str, tmp_path: Path, capsys, monkeypatch, more: list[str], words: str
 ) -> None:
     if "--device" not in more and "--dtype" not in more:
-        monkeypatch.setattr("jot.harness.load", lambda *_, **__: pytest.fail("the model was read"))
+        monkeypatch.setattr("jot.runs.harness.load", lambda *_, **__: pytest.fail("the model was read"))
     assert words in fails(capsys, [*evaluate(model, tmp_path / "store"), *more])
     assert not list(tmp_path.glob("store/*"))
 
@@ -285,7 +285,7 @@ def test_interrupted(model: str, tmp_path: Path, capsys, monkeypatch) -> None:
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jot.harness.decode_stream", stop)
+    monkeypatch.setattr("jot.runs.harness.decode_stream", stop)
     assert main(evaluate(model, tmp_path)) == 130
     assert "run again" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ from scipy import stats
 from jot.analysis import cells, composability, composability_view, plots, published, temperature, temperature_view
 from jot.analysis.sources import gpu_hours
 from jot.errors import UserError
-from jot.grid import Point
+from jot.runs.grid import Point
 
 GSM, CODE = composability.TASKS
 MODELS = list(cells.MODELS)
@@ -61,7 +61,7 @@ def frame(found) -> pd.DataFrame:
 
 
 def test_the_cells_of_the_table_are_those_of_the_grid(root):
-    from jot.grid import read
+    from jot.runs.grid import read
 
     asked = {cells.resolved(p)[0].get("name", "") + str(cells.resolved(p)) + p.model + p.task
              for p in read(root / "notebooks" / "grids" / "composability.yaml")}  # fmt: skip

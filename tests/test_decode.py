@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jot
-from jot.config import DecodeConfig
-from jot.decode import EXITED, SCHEDULED
-from jot.kernels import top2
-from jot.proposals import PROPOSALS, KeyedDraws, nucleus, sample_key
-from jot.schedules import SCHEDULES, highest
+from jot.sampler.config import DecodeConfig
+from jot.sampler.kernels import top2
+from jot.sampler.output import EXITED, SCHEDULED
+from jot.sampler.proposals import PROPOSALS, KeyedDraws, nucleus, sample_key
+from jot.sampler.schedules import SCHEDULES, highest
 
 CHECKPOINTS = Path(__file__).parent / "golden" / "checkpoints"
 MODELS = {name: jot.load(CHECKPOINTS / f"tiny-{name}", device="cpu") for name in ("llada", "dream")}

@@ -14,10 +14,10 @@ import pytest
 import tiny
 import torch
 
-from jot import distributed
 from jot.errors import UserError
-from jot.harness import evaluate
 from jot.records import load_store
+from jot.runs import distributed
+from jot.runs.harness import evaluate
 
 LIMIT = 16
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jot.analysis import cells, draws, seeds
-from jot.grid import Point
+from jot.runs.grid import Point
 
 TASK = "pocket_gsm8k"
 

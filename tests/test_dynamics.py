@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from scipy import stats as st
 
-from jot.analysis import cells, dynamics, dynamics_view, sources, stats
-from jot.analysis.parameters import NotebookError
+from jot import stats
+from jot.analysis import cells, dynamics, dynamics_view, sources
+from jot.runs.parameters import NotebookError
 
 TASK = "pocket_gsm8k"
 LENGTH = 8

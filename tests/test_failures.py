@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from scipy import stats as st
 
-from jot.analysis import cells, divergence, failure_modes, failures, failures_summary, failures_view
-from jot.analysis.parameters import NotebookError
+from jot.analysis import cells, divergence, failures, failures_summary, failures_view
 from jot.errors import UserError
-from jot.grid import Point
+from jot.paper import modes as failure_modes
 from jot.records import Recorded
+from jot.runs.grid import Point
+from jot.runs.parameters import NotebookError
 
 TASK = "pocket_gsm8k"
 DOC = {

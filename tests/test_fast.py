@@ -19,9 +19,11 @@ from hypothesis import settings as hyp_settings
 from hypothesis import strategies as st
 
 import jot
-from jot import fast, fixed, kernels, shortlist
+from jot.fast import fixed, shortlist
+from jot.fast import loop as fast
 from jot.models import home
-from jot.text import encode, render
+from jot.sampler import kernels
+from jot.tasks.text import encode, render
 from tests import tiny
 
 GREEDY = {"temperature": 0.0, "ranking": "confidence"}
@@ -243,7 +245,7 @@ def test_unasked_it_stays_silent(models, monkeypatch, caplog):
     assert not caplog.records
 
 
-class Counting(jot.exits.ExitRule):
+class Counting(jot.sampler.exits.ExitRule):
     """A rule that keeps something in Python, which a graph would freeze."""
 
     name = "counting"
@@ -338,9 +340,10 @@ def test_pocket_samples(monkeypatch):
 TWINS = """
 from types import SimpleNamespace
 import torch
-from jot import fixed, kernels, proposals, rowwise, schedules, shortlist
-from jot.cache import KVCache, View
-from jot.models.fused import FusedForward
+from jot.fast import fixed, shortlist, turn
+from jot.sampler import kernels, proposals, rowwise, schedules
+from jot.sampler.cache import KVCache, View
+from jot.fast.forward import FusedForward
 import jot
 torch.manual_seed(0)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -414,13 +417,13 @@ for rows, number, fraction in ((5, 0, True), (70, 1, False), (300, 2, True), (30
         cut[0][-1] = True
         step.top.index, step.proposal = torch.arange(count), proposals.Proposal(torch.arange(count) + 900, None, None)
         old = pair[1].canvas[pick[step.slot], step.position]
-        first = rowwise.fused_commit(pair[0], step, pick, *cut)
+        first = turn.fused_commit(pair[0], step, pick, *cut)
         second = fixed.FixedStep.commit(pair[1], step, pick, *cut, old)
         assert torch.equal(first, second) and torch.equal(pair[0].canvas, pair[1].canvas), (rows, void)
         assert torch.equal(pair[0].flags > 0, pair[1].flags > 0), (rows, void, bad)
 for shape, size in (((1, 40), 32), ((3, 700), 64), ((2, 9), 32)):
     asked = torch.rand(shape) < 0.1
-    for mine, twin in zip(rowwise.fused_compact(asked, size), fixed.compact(asked.cpu(), size)):
+    for mine, twin in zip(turn.fused_compact(asked, size), fixed.compact(asked.cpu(), size)):
         assert torch.equal(mine.cpu(), twin)
 FILLED = tuple((i, 7) for i in (*range(8), *range(16, 24)))
 TURNS = [
@@ -451,7 +454,7 @@ for name, method, settings in TURNS:
         step.turn(pick, inside, edges, step.block[pick], step.index[pick], step.steps[pick], active, whole)
         twin = step.counters.clone()
         step.counters.copy_(before)
-        rowwise.fused_turn(step, pick, active, whole)
+        turn.fused_turn(step, pick, active, whole)
         assert torch.equal(step.counters, twin), (name, method, settings, trial)
 for name in ("pocket-llada", "pocket-dream"):
     model = jot.load(name, device=DEVICE, dtype="float32")
@@ -503,8 +506,9 @@ WITHOUT_TRITON = """
 import sys
 sys.modules["triton"] = None  # what an import of it then says
 import torch, jot
-from jot import fast, kernels
-from jot.models import fused
+from jot.fast import loop as fast
+from jot.sampler import kernels
+from jot.fast import forward as fused
 assert kernels.triton is None and fused.triton is None and not kernels.fusable(torch.zeros(1))
 model = jot.load("pocket-llada", device=DEVICE)
 config = jot.DecodeConfig(length=8).resolve(model)

@@ -22,13 +22,13 @@ import pytest
 import tiny
 import torch
 
-from jot import run as run_module
 from jot.cli import main
 from jot.errors import UserError
-from jot.harness import evaluate
 from jot.models import load
-from jot.packed import pack
 from jot.records import load_store
+from jot.records.pack import pack
+from jot.runs import run as run_module
+from jot.runs.harness import evaluate
 
 LIMIT = 8
 
@@ -296,7 +296,7 @@ OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.
 def test_a_forward_that_fails(
     model: Path, whole: Path, tmp_path: Path, capsys, monkeypatch, failure, words: str
 ) -> None:
-    monkeypatch.setattr("jot.harness.load", lambda *_, **__: Failing(model, 60, failure).model)
+    monkeypatch.setattr("jot.runs.harness.load", lambda *_, **__: Failing(model, 60, failure).model)
     sentence = refused(capsys, arguments(model, tmp_path / "store"))
     kept = children.lines(tmp_path / "store")
     assert words in sentence and 0 < len(kept) < LIMIT
@@ -310,7 +310,7 @@ def test_memory_that_runs_out_while_loading(model: Path, tmp_path: Path, capsys,
     def full(*_, **__):
         raise OUT_OF_MEMORY
 
-    monkeypatch.setattr("jot.harness.load", full)
+    monkeypatch.setattr("jot.runs.harness.load", full)
     assert "out of memory: use a smaller model" in refused(capsys, arguments(model, tmp_path / "store"))
 
 

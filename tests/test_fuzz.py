@@ -16,12 +16,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jot import grid
 from jot.errors import UserError
-from jot.grid import Grid, NotebookPoint, Point
-from jot.lines import FIELDS, from_line, to_line
-from jot.packed import read_manifest
 from jot.records import Rows, load_store, read_meta
+from jot.records.lines import FIELDS, from_line, to_line
+from jot.records.load import read_manifest
+from jot.runs import grid
+from jot.runs.grid import Grid, NotebookPoint, Point
 from jot.tasks import documents, extract, functions, read_jsonl
 
 PLENTY = 2000  # examples of each reader in full

@@ -14,12 +14,12 @@ from golden_runs import RUNS, SKIPPED, make_step, model
 from replay import ReplayDraws
 
 import jot
-from jot import schedules
-from jot.cache import KVCache, View
-from jot.config import DecodeConfig
-from jot.decode import EXITED, SCHEDULED
-from jot.kernels import top2
-from jot.proposals import dream, llada
+from jot.sampler import schedules
+from jot.sampler.cache import KVCache, View
+from jot.sampler.config import DecodeConfig
+from jot.sampler.kernels import top2
+from jot.sampler.output import EXITED, SCHEDULED
+from jot.sampler.proposals import dream, llada
 
 SHIPPED = Path(__file__).parent / "golden"
 ROOT = Path(os.environ.get("JOT_GOLDEN") or SHIPPED)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from jot import cli, grid, settings
+from jot import cli
 from jot.errors import UserError
-from jot.grid import Point
+from jot.runs import grid, settings
+from jot.runs.grid import Point
 
 ROOT = Path(__file__).resolve().parents[1]
 GRIDS = sorted((ROOT / "notebooks" / "grids").glob("*.yaml"))

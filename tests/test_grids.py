@@ -20,10 +20,10 @@ import pytest
 import tiny
 from nbformat import v4
 
-from jot import cli, grid, run
-from jot.analysis import cost, notebooks
+from jot import cli
 from jot.errors import UserError
-from jot.grid import NotebookPoint, Point
+from jot.runs import cost, grid, notebooks, run
+from jot.runs.grid import NotebookPoint, Point
 
 ROOT = Path(__file__).resolve().parents[1]
 PARAMETERS = 'source = "recorded"\nstore = None\ntasks = ["pocket_mmlu"]\nlimit = None\ntau_max = 90.0\nout = None\n'

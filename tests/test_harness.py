@@ -13,16 +13,17 @@ import pytest
 import tiny
 import yaml
 
-from jot import settings, tasks
+from jot import tasks
 from jot.errors import UserError
-from jot.exits import FullDecoding, JoT
-from jot.harness import JotLM, evaluate
 from jot.models import load
 from jot.records import Recorded, load_store, pair
+from jot.runs import settings
+from jot.runs.harness import JotLM, evaluate
+from jot.sampler.exits import FullDecoding, JoT
 from jot.tasks import functions
 from jot.tasks.bench import Bench
 from jot.tasks.prompts import response_text
-from jot.text import answer_ids, encode, render, to_text
+from jot.tasks.text import answer_ids, encode, render, to_text
 
 POCKET = [name for name, task in tasks.TASKS.items() if task.packaged]
 BENCHMARKS = [name for name, task in tasks.TASKS.items() if not task.packaged]
@@ -86,7 +87,7 @@ def test_the_paper_s_decoding(llada, dream) -> None:
 
 @pytest.mark.parametrize("name", POCKET)
 def test_prompts_are_those_of_training(llada, name: str) -> None:
-    from jot.pocket.tokenizer import encode_batch
+    from pocket.tokenizer import encode_batch
 
     bench = Bench(llada, tasks.get(name), "dev", None)
     docs = list(bench.docs.values())[:50]
@@ -235,7 +236,7 @@ def test_prose_is_recorded_without_a_score(llada, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_keeps_what_it_finished(llada, tmp_path: Path, monkeypatch) -> None:
-    from jot import harness
+    from jot.runs import harness
 
     real = harness.decode_stream
 

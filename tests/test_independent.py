@@ -1,6 +1,6 @@
 """Every interval that notebooks 01 and 06 show, computed again from the raw Parquet rows by another path.
 
-Nothing of ``jot.analysis.stats`` is used for the expected values: Wilson from its formula, Tango by bisection of
+Nothing of ``jot.stats`` is used for the expected values: Wilson from its formula, Tango by bisection of
 the score test, McNemar from scipy's binomial test, the bootstrap from numpy and the documented index definition,
 logistic regression by Newton's method, kappa from its definition. Rows come from pandas, not from ``jot.records``.
 """
@@ -20,8 +20,10 @@ import pandas as pd
 import pytest
 from scipy.stats import binom, binomtest, norm
 
-from jot.analysis import divergence, failure_modes, failures, seeds, sources, stats, tables
-from jot.packed import pack
+from jot import stats
+from jot.analysis import divergence, failures, seeds, sources, tables
+from jot.paper import modes as failure_modes
+from jot.records.pack import pack
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "data" / "records"

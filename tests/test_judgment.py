@@ -6,8 +6,8 @@ import fake_records
 import pytest
 
 from jot.analysis import ledger_view, phenomena
-from jot.analysis.judgment import judged, status
-from jot.grid import Point
+from jot.paper.criteria import judged, status
+from jot.runs.grid import Point
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 
 from jot.analysis import cells, ledger, ledger_checks, ledger_tables, ledger_view, phenomena, plan, published, tables
 from jot.analysis.ledger_cells import Printed
-from jot.analysis.parameters import NotebookError
 from jot.errors import UserError
+from jot.runs.parameters import NotebookError
 
 ENTRIES = ledger.load()
 CHECKED = [entry for entry in ENTRIES if entry.check]

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jot.analysis import mauve, mauve_noise, mauve_noise_view, quality
+from jot.analysis import mauve_noise, mauve_noise_view, quality
 from jot.analysis.continuations import NOISE
+from jot.paper import mauve
 
 
 def labels(n: int, buckets: int = 8, starts: int = 2, seed: int = 0, tilt: float = 0.0) -> np.ndarray:

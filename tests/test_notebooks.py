@@ -19,9 +19,11 @@ import tiny
 from nbformat import v4
 
 from jot import cli
-from jot.analysis import notebooks, paper, sources, tables
-from jot.analysis.parameters import VOCABULARY, NotebookError, coerce
+from jot.analysis import sources, tables
 from jot.errors import UserError
+from jot.reproduce import again as paper
+from jot.runs import notebooks
+from jot.runs.parameters import VOCABULARY, NotebookError, coerce
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -75,7 +77,7 @@ def test_form(path):
     notebook = json.loads(path.read_text(encoding="utf-8"))
     nbformat.validate(nbformat.from_dict(notebook))
     assert path.stat().st_size < 1024 * 1024
-    assert notebook == notebooks.stripped(notebook), "strip it: python -m jot.analysis.notebooks strip"
+    assert notebook == notebooks.stripped(notebook), "strip it: python -m jot.runs.notebooks strip"
     headings = [
         line for c in notebook["cells"] if c["cell_type"] == "markdown"
         for line in "".join(c["source"]).splitlines() if line.startswith("#")
@@ -268,7 +270,7 @@ def test_absent_records_are_one_sentence(checkout):
 
 def test_jot_paper_decodes_a_part_again(checkout, monkeypatch, capsys):
     """Random checkpoints, one short task; one record is tampered with and must be told apart."""
-    from jot.harness import evaluate
+    from jot.runs.harness import evaluate
 
     monkeypatch.delenv("JOT_HOME")
     for family in ("dream", "llada"):

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from jot.errors import UserError
-from jot.packed import pack
 from jot.records import Cell, load_store, metas
-from jot.store import Writer
+from jot.records.pack import pack
+from jot.records.store import Writer
 
 ENVIRONMENT = {"versions": {"python": "3"}, "hardware": {"kind": "cpu", "cores": 2}}
 CHANGES = ("replace", "link", "fsync", "unlink")  # of os: what changes the folder, or brings it to the disk

@@ -9,8 +9,8 @@ import pytest
 from jot.analysis import cells, pareto, published
 from jot.analysis import pareto_view as view
 from jot.errors import UserError
-from jot.grid import Point
 from jot.records import Recorded
+from jot.runs.grid import Point
 
 N = 60
 DREAM, LLADA = cells.MODELS

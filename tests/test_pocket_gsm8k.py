@@ -6,8 +6,7 @@ import re
 from collections import Counter
 
 import pytest
-
-from jot.pocket.gsm8k import ALL_NAMES, FAMILIES, sample
+from pocket.gsm8k import ALL_NAMES, FAMILIES, sample
 
 DRAWS = max(4000, int(os.environ.get("JOT_TEST_DRAWS", 0)))  # a longer check: 20000
 EQUATION = re.compile(r"(?:([A-Za-z]+): )?(\d+) ([+*/-]) (\d+) = (\d+)")

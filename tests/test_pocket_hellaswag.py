@@ -4,7 +4,7 @@ import random
 import re
 from collections import Counter
 
-from jot.pocket import hellaswag
+from pocket import hellaswag
 
 DOCS = [hellaswag.sample(random.Random(seed)) for seed in range(5000)]
 

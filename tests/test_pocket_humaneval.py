@@ -7,8 +7,7 @@ import re
 from collections import Counter
 
 import pytest
-
-from jot.pocket.humaneval import FAMILIES, Draw, sample
+from pocket.humaneval import FAMILIES, Draw, sample
 
 DRAWS = max(2000, int(os.environ.get("JOT_TEST_DRAWS", 0)))  # a longer check: 20000
 

@@ -5,10 +5,9 @@ import re
 from collections import Counter
 
 import pytest
-
-from jot.pocket import mmlu
-from jot.pocket.mmlu_facts import RELATIONS
-from jot.pocket.mmlu_rules import RULES
+from pocket import mmlu
+from pocket.mmlu_facts import RELATIONS
+from pocket.mmlu_rules import RULES
 
 DOCS = [mmlu.sample(random.Random(seed)) for seed in range(4000)]
 

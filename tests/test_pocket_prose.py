@@ -3,7 +3,7 @@
 import math
 import random
 
-from jot.pocket import prose
+from pocket import prose
 
 
 def test_splits_are_by_address():

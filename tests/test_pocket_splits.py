@@ -4,9 +4,9 @@ import itertools
 import os
 
 import pytest
+from pocket import splits
+from pocket.tokenizer import TASKS, encode_batch, load
 
-from jot.pocket import splits
-from jot.pocket.tokenizer import TASKS, encode_batch, load
 from jot.tasks.prompts import prompt_text
 
 DRAWS = int(os.environ.get("JOT_TEST_DRAWS", 2000))  # a task; 20000 for the long check

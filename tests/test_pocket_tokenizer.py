@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from jot.pocket import tokenizer as pocket
-from jot.pocket.paths import MODELS
+from pocket import tokenizer as pocket
+from pocket.paths import MODELS
 
 PLAIN = pocket.load()
 

@@ -15,10 +15,11 @@ import pytest
 import tiny
 
 from jot import tasks
-from jot.analysis import continuations, encoders, mauve, mauve_noise_view, published, quality, quality_view, sources
+from jot.analysis import continuations, mauve_noise_view, published, quality, quality_view, sources
 from jot.analysis.continuations import MATCHED, PAPER_PAIR, Texts
-from jot.analysis.parameters import NotebookError, home
 from jot.errors import UserError
+from jot.paper import encoders, mauve
+from jot.runs.parameters import NotebookError, home
 from jot.tasks import functions
 
 DREAM, PROSE = "pocket-dream", "pocket_prose"
@@ -187,7 +188,7 @@ def test_one_text_has_no_interval_width():
 def test_end_of_text_is_banned_as_in_the_grid():
     words = continuations.tokenizer(DREAM)
     assert continuations.end_ids(DREAM) == str(words.eos_token_id) == str(words.pad_token_id)
-    from jot import grid
+    from jot.runs import grid
 
     wanted = grid.read(home() / "notebooks" / "grids" / "prose.yaml")
     asked = continuations.points(["pocket-dream", "pocket-llada"], [PROSE])
@@ -215,7 +216,7 @@ def test_human_texts_follow_each_other():
 
 
 def test_copies_are_counted_as_training_counts_them():
-    from jot.pocket import prose
+    from pocket import prose
 
     train = next(a["text"] for a in continuations.addresses() if a["split"] == "train")
     strings = [

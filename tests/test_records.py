@@ -20,13 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jot import packed as packed_module
-from jot import store as store_module
 from jot.errors import UserError
-from jot.lines import from_line, to_line
-from jot.packed import pack
 from jot.records import FIELDS, Cell, Recorded, load_store, metas, natural, pair, read_cell, take, to_frame
-from jot.store import Writer, writable
+from jot.records import load as packed_module
+from jot.records import store as store_module
+from jot.records.lines import from_line, to_line
+from jot.records.pack import pack
+from jot.records.store import Writer, writable
 
 ENVIRONMENT = {"versions": {"python": "3"}, "hardware": {"kind": "cpu", "cores": 2}}
 CONFIG = {"model": "pocket-llada", "fingerprint": "f" * 64, "task": "pocket_gsm8k", "split": "dev",

@@ -14,8 +14,8 @@ from bs4 import BeautifulSoup
 from nbformat import v4
 
 from jot import cli
-from jot.analysis import report, report_pages
 from jot.errors import UserError
+from jot.reproduce import report, report_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import tiny
 
-from jot.harness import evaluate
 from jot.records import load_store
+from jot.runs.harness import evaluate
 
 LIMIT = 24
 

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 import tiny
 
-from jot import cli, grid, run
+from jot import cli
 from jot.records import load_store
+from jot.runs import grid, run
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_a_failing_cell_ends_alone_and_resuming_decodes_nothing(path, tmp_path, 
     assert [row["settings"] for row in rows] == ["", "length=512 steps=512", "tau_max=10", "tau_max=30"]
     assert {name for name in load_store(store)} == {row["cell"] for row in rows if row["cell"]}
     before = files(store)
-    monkeypatch.setattr("jot.harness.decode_stream", lambda *_, **__: pytest.fail("a sample was decoded again"))
+    monkeypatch.setattr("jot.runs.harness.decode_stream", lambda *_, **__: pytest.fail("a sample was decoded again"))
     assert cli.main(command(path, store)) == 1
     assert [row["decoded"] for row in summary(store)] == ["0", "", "0", "0"] and files(store) == before
     again = summary(store)
@@ -79,7 +80,7 @@ def test_an_unusable_device_is_refused_at_once(path, tmp_path, capsys, device: s
 
 
 def test_an_unexpected_error_is_named_in_its_row(path, tmp_path, monkeypatch) -> None:
-    from jot import harness
+    from jot.runs import harness
 
     real = harness.evaluate
 
@@ -200,7 +201,7 @@ def test_code_is_run_only_with_consent(model, tmp_path, capsys, monkeypatch) -> 
         calls.append((task, allow_code_execution))
         return SimpleNamespace(cell=task, n=1, score=1.0, speedup=1.0, decoded=1)
 
-    monkeypatch.setattr("jot.harness.evaluate", evaluate)
+    monkeypatch.setattr("jot.runs.harness.evaluate", evaluate)
     assert cli.main(command(path, tmp_path / "store")) == 2
     told = capsys.readouterr()
     assert "humaneval runs code that the model writes; consent with --allow-code-execution" in told.err

@@ -16,9 +16,9 @@ import children
 import pytest
 import tiny
 
-import jot.harness  # noqa: F401  before the forks: its imports take seconds
-from jot import grid, run
+import jot.runs.harness  # noqa: F401  before the forks: its imports take seconds
 from jot.records import load_store
+from jot.runs import grid, run
 
 
 def made(tmp_path: Path, limit: int, length: int) -> Path:

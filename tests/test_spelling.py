@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jot.analysis import render, stats
+from jot import stats
+from jot.analysis import render
 from jot.analysis.spelling import decimals, interval, number, of
 
 

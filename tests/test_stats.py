@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 from scipy.stats import beta, binom
 
-from jot.analysis import ablations, bound_rates, failure_modes, pareto, stats
+from jot import stats
+from jot.analysis import ablations, bound_rates, pareto
 from jot.errors import UserError
+from jot.paper import modes as failure_modes
 
 PAPER = {  # step speedups and scores of the paper's Table 1 on Dream-7B: gsm8k, mmlu, hellaswag, humaneval
     "full": ([1, 1, 1, 1], [81.1, 68.2, 73.3, 59.1]),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import jot
-from jot import settings
 from jot.analysis import support
 from jot.models import LLaDAModelLM
+from jot.runs import settings
 
 
 def test_readme_holds_the_table(root):

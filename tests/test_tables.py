@@ -10,11 +10,13 @@ import pandas as pd
 import pytest
 from scipy import optimize, stats
 
-from jot.analysis import cells, display, paper, phenomena, plan, plots, published, render, seeds, sources, tables
-from jot.analysis.parameters import NotebookError
+from jot.analysis import cells, phenomena, plan, plots, published, render, seeds, sources, tables
 from jot.errors import UserError
-from jot.grid import Point
+from jot.paper import show as display
 from jot.records import Recorded
+from jot.reproduce import again as paper
+from jot.runs.grid import Point
+from jot.runs.parameters import NotebookError
 
 Z = stats.norm.isf(0.025)
 

@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jot.analysis import plots, published, stats, timing, wallclock, wallclock_speed, wallclock_view
-from jot.analysis.parameters import NotebookError
+from jot import stats
+from jot.analysis import plots, published, wallclock, wallclock_speed, wallclock_view
+from jot.paper import timing
+from jot.runs.parameters import NotebookError
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEED = ROOT / "tests" / "speed"

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from jot.analysis import sources, stats, tables
+from jot import stats
+from jot.analysis import sources, tables
 from jot.analysis.ablations import (
     HEADS,
     Ablation,
@@ -26,9 +27,9 @@ from jot.analysis.ablations import (
     speeds,
 )
 from jot.analysis.cells import MODELS, TASKS, Cell, Records, family, lookup
-from jot.analysis.parameters import NotebookError, home
-from jot.grid import Point
 from jot.records import pair
+from jot.runs.grid import Point
+from jot.runs.parameters import NotebookError, home
 
 WINDOWS = ((0.5, 8, 4), (0.5, 16, 8), (0.9, 16, 8))  # gamma, the wider and the narrower D
 TRACED = 200  # documents of the traces that both precisions have

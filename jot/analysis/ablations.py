@@ -12,13 +12,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from jot.analysis import stats, tables
+from jot import stats
+from jot.analysis import tables
 from jot.analysis.cells import MODELS, TASKS, TAUS, Cell, Records, family, lookup
-from jot.analysis.judgment import NOT_SHOWN, Judged, judged
 from jot.analysis.plan import LONG
 from jot.analysis.spelling import interval
-from jot.grid import Point
+from jot.paper.criteria import NOT_SHOWN, Judged, judged
 from jot.records import Recorded
+from jot.runs.grid import Point
 
 Key = TypeVar("Key", bound=Hashable)
 Setting = Mapping[str, object]  # of JoT, or FULL

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from jot.analysis import plots, stats
+from jot import stats
+from jot.analysis import plots
 from jot.analysis.ablations import ABLATIONS, FULL, Ablation, short_task
 from jot.analysis.ablations_view import MISSING, REFERENCE, tick
 from jot.analysis.render import counts, tiers

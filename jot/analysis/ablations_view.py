@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from jot.analysis import published, stats
+from jot import stats
+from jot.analysis import published
 from jot.analysis.ablation_frames import published_frame
 from jot.analysis.ablations import ABLATIONS, FULL, PHENOMENA, Ablation, Setting, short_task
 from jot.analysis.cells import PLANNED, Records
-from jot.analysis.display import Note, Table
 from jot.analysis.phenomena import fixed
 from jot.analysis.render import BOOT, TANGO, WILSON, method_label, scope, tier
 from jot.analysis.spelling import of
+from jot.paper.show import Note, Table
 
 EXPLORATORY = "Exploratory, intervals only."
 MISSING = "not recorded"

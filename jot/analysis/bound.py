@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats as st
 
-from jot.analysis import stats
+from jot import stats
 
 THRESHOLDS = (1.5, 3.0, 10.0, 30.0, 90.0, 300.0)
 TRIALS = 40_000

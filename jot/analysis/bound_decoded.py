@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from jot.analysis import sources, stats
+from jot import stats
+from jot.analysis import sources
 from jot.analysis.cells import Cell, Records, lookup, short
-from jot.analysis.parameters import home
-from jot.decode import EXITED
-from jot.grid import Point
+from jot.runs.grid import Point
+from jot.runs.parameters import home
+from jot.sampler.output import EXITED
 from jot.tasks import TASKS
 
 TAUS = (3, 10, 30, 90)

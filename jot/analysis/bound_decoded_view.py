@@ -6,8 +6,8 @@ import pandas as pd
 
 from jot.analysis import render
 from jot.analysis.bound_view import BOOT, percent
-from jot.analysis.display import Note, Table
 from jot.analysis.spelling import of
+from jot.paper.show import Note, Table
 
 
 def _count(row: pd.Series, name: str) -> str:

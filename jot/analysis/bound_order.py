@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats as st
 
-from jot.analysis import stats
+from jot import stats
 from jot.analysis.bound import Process
 
 SAMPLES = 100_000

@@ -25,12 +25,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from jot.analysis.parameters import NotebookError
 from jot.errors import UserError
 from jot.records import take
+from jot.runs.parameters import NotebookError
 from jot.tasks import TASKS, read_jsonl, split_file
 from jot.tasks.prompts import prompt_text, response_text
-from jot.text import encode, render
+from jot.tasks.text import encode, render
 
 FILE = "true_text.parquet"
 SPLITS = {"pocket_gsm8k": "dev", "pocket_prose": "test"}

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from jot.analysis import stats
+from jot import stats
 from jot.analysis.bound_pocket import SPLITS, Measured, live, read, write
 from jot.analysis.cells import family
-from jot.analysis.parameters import home
+from jot.runs.parameters import home
 
 FEW = 5  # events below which a bootstrap over documents is not to be trusted
 

@@ -12,12 +12,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from scipy import stats as st
 
-from jot.analysis import bound_decoded, bound_view, render, stats
+from jot import stats
+from jot.analysis import bound_decoded, bound_view, render
 from jot.analysis.bound import Process
 from jot.analysis.bound_pocket import Measured
 from jot.analysis.cells import DEFAULT_TAU, Cell, Records, family
-from jot.analysis.display import Note
 from jot.analysis.plots import COLORS, FAMILY_COLOR, style
+from jot.paper.show import Note
 
 PROCESS_COLOR = {"mixture": COLORS["green"], "chain": COLORS["purple"], "attaining": COLORS["black"]}
 PROCESS_MARKER = {"mixture": "o", "chain": "s", "attaining": "D"}

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pandas as pd
 
-from jot.analysis import render, stats
+from jot import stats
+from jot.analysis import render
 from jot.analysis.bound_order import FEWEST, READY, STRAY
 from jot.analysis.bound_pocket import HELD, Measured
 from jot.analysis.bound_rates import FEW
-from jot.analysis.display import Note, Table
 from jot.analysis.spelling import interval
+from jot.paper.show import Note, Table
 
 EXACT = "Exact process, no model"
 BOOT = f"95 % percentile bootstrap over documents, {stats.N_BOOT:,} resamples"

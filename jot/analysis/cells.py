@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jot.errors import UserError
-from jot.grid import Point
 from jot.records import Recorded, on, plain
+from jot.runs.grid import Point
 from jot.tasks import TASKS as TASK_TABLE
 
 TAUS = (10, 30, 60, 90, 120, 150)  # the grid of the paper's threshold ablations
@@ -76,7 +76,7 @@ def family(config: Mapping) -> str:
     named = [name for name in DEFAULT_TAU if name in short(config["model"]).lower()]
     if len(named) == 1:
         return named[0]
-    from jot.settings import model_class
+    from jot.runs.settings import model_class
 
     return model_class(config["model"]).family
 
@@ -103,7 +103,7 @@ def _agrees(found: Mapping, wanted: Mapping) -> bool:
 def standard_decoding(family: str, task: str, method: str = "full") -> dict:
     """The decoding parameters that ``evaluate`` resolves when none is given, as a cell records them."""
     from jot.models import FAMILIES
-    from jot.settings import build_decode
+    from jot.runs.settings import build_decode
 
     model = next(model for _, model, _ in FAMILIES.values() if model.family == family)
     resolved = dataclasses.asdict(build_decode(model, {}, TASK_TABLE.get(task), method=method))
@@ -121,8 +121,8 @@ def is_standard(config: Mapping) -> bool:
 @cache
 def resolved(point: Point) -> tuple[dict, dict]:
     """Method and decoding parameters that ``evaluate`` would record for a point, those that are off left out."""
-    from jot import settings
     from jot.models import FAMILIES
+    from jot.runs import settings
 
     chosen = settings.parse(point.method, point.params)
     name = family({"model": point.model})

@@ -11,13 +11,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from jot.analysis import stats, tables
+from jot import stats
+from jot.analysis import tables
 from jot.analysis.cells import DEFAULT_TAU, PLANNED, TAUS, Cell, Records, family, lookup
-from jot.analysis.judgment import NOT_SHOWN, Judged, judged
 from jot.analysis.phenomena import DREAM, LLADA, MARGIN, difference, every, spell
 from jot.errors import UserError
-from jot.grid import Point
+from jot.paper.criteria import NOT_SHOWN, Judged, judged
 from jot.records import take
+from jot.runs.grid import Point
 
 TASKS = ("pocket_gsm8k", "pocket_humaneval")
 RETUNED = {"dream": 30, "llada": 60}  # the paper's choice, from a sweep on its HumanEval test set

@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from jot.analysis import composability, plots, render
-from jot.analysis.display import Note, Table
 from jot.analysis.spelling import of
+from jot.paper.show import Note, Table
 
 BESIDE = {"full": "Full decoding", "fastdllm": "Fast-dLLM, dual cache"}
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from jot.analysis.cells import Cell, Records, family, lookup, short
-from jot.analysis.parameters import NotebookError, home
-from jot.grid import Point
 from jot.models import PACKAGED, locate
 from jot.records import pair, take
+from jot.runs.grid import Point
+from jot.runs.parameters import NotebookError, home
 from jot.tasks import TASKS
 from jot.tasks.extract import END_MARKS
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from jot.analysis import failure_modes
 from jot.analysis.cells import Cell
 from jot.analysis.failures import Runs, share, side_by_side
-from jot.analysis.parameters import home
 from jot.analysis.sources import order
+from jot.paper import modes as failure_modes
+from jot.runs.parameters import home
 
 RULES = {2: "exit alone", 3: "exit and schedule", 1: "schedule alone"}
 OUTCOMES = {(1, 0): "repair", (0, 1): "break", (1, 1): "both right", (0, 0): "both wrong"}

@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from jot.analysis import cells, sources, stats
+from jot import stats
+from jot.analysis import cells, sources
 from jot.analysis.cells import Cell, Records
-from jot.analysis.judgment import NOT_SHOWN, Judged, judged
-from jot.analysis.parameters import NotebookError, home
 from jot.analysis.spelling import interval
-from jot.grid import Point
+from jot.paper.criteria import NOT_SHOWN, Judged, judged
 from jot.records import natural
+from jot.runs.grid import Point
+from jot.runs.parameters import NotebookError, home
 
 TASK = "pocket_gsm8k"
 SCHEDULED, EXITED = 1, 2  # bits of a trace's rule

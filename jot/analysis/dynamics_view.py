@@ -15,10 +15,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from jot.analysis import dynamics, plots, render, stats
-from jot.analysis.display import Note, Table
+from jot import stats
+from jot.analysis import dynamics, plots, render
 from jot.analysis.dynamics import EDGE, EXITED, SCHEDULED, Traces
 from jot.analysis.spelling import of
+from jot.paper.show import Note, Table
 
 TAUS = LinearSegmentedColormap.from_list("taus", ["#8FD9BF", plots.LOOKS["jot"].color, "#00382A"])  # JoT's green
 STEP_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)

@@ -13,12 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from jot.analysis import cells, draws, failure_modes, sources, spelling, stats, tables
+from jot import stats
+from jot.analysis import cells, draws, sources, spelling, tables
 from jot.analysis.cells import Cell, Records
-from jot.analysis.judgment import NOT_SHOWN, Judged, judged
-from jot.analysis.parameters import NotebookError, home
-from jot.grid import Point
+from jot.paper import modes as failure_modes
+from jot.paper.criteria import NOT_SHOWN, Judged, judged
 from jot.records import natural, pair
+from jot.runs.grid import Point
+from jot.runs.parameters import NotebookError, home
 
 PAPER_N = 500  # documents of the paper's failure analysis
 TRACED = 500  # documents of the traced runs

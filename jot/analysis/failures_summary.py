@@ -7,10 +7,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jot.analysis import cells, failure_modes, failures, phenomena, plots, render, tables
-from jot.analysis.display import Note, Table
+from jot.analysis import cells, failures, phenomena, plots, render, tables
 from jot.analysis.failures import Runs
 from jot.analysis.failures_view import interval, printed, same_family, scope
+from jot.paper import modes as failure_modes
+from jot.paper.show import Note, Table
 
 
 def verdict(runs: Runs, frame: pd.DataFrame, modes_frame: pd.DataFrame) -> Note:

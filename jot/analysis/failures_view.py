@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from jot.analysis import cells, divergence, draws, failure_modes, failures, published, render, spelling, stats, tables
-from jot.analysis.display import Note, Table
+from jot import stats
+from jot.analysis import cells, divergence, draws, failures, published, render, spelling, tables
 from jot.analysis.failures import Runs
+from jot.paper import modes as failure_modes
+from jot.paper.show import Note, Table
 
 PAPER_TIER = "Published: the paper's Dream-7B on GSM8K, n = 500, another tier."
 BY = {"speedup": "achieved speedup", "margin": "mean margin at full decoding's first step"}

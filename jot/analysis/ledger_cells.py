@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from jot.analysis import published, stats
+from jot import stats
+from jot.analysis import published
 from jot.errors import UserError
 
 MODELS = {"dream": "Dream-7B", "llada": "LLaDA-8B"}
@@ -176,8 +177,8 @@ def kept(words: str) -> float:
 
 def setting(method: str, family: str, name: str) -> object:
     """What this package uses for a parameter of a method or of its decoding, unless told otherwise."""
-    from jot import settings
     from jot.models import FAMILIES
+    from jot.runs import settings
 
     model = next(model for _, model, _ in FAMILIES.values() if model.family == family)
     rule = settings.build_method(method, family, {})

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from jot.analysis import published, stats
+from jot import stats
+from jot.analysis import published
 from jot.analysis.ledger_cells import (
     MODELS,
     SAMPLES,

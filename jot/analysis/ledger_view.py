@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from jot.analysis import ledger, ledger_tables, plots, render
 from jot.analysis.cells import MODELS, TASKS, Records
-from jot.analysis.display import Note, Table
 from jot.analysis.ledger import KINDS, VERDICTS, Entry
+from jot.paper.show import Note, Table
 
 # Part of the paper -> how its headings and the labels of its captions begin.
 PARTS = {

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jot.analysis import mauve, stats
+from jot import stats
+from jot.paper import mauve
 
 TRIALS = 200
 

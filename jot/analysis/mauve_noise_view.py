@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from jot.analysis import quality, render, stats
+from jot import stats
+from jot.analysis import quality, render
 from jot.analysis.continuations import NOISE, Texts
-from jot.analysis.display import Note, Table
 from jot.analysis.quality_view import interval, p_value, tiers
 from jot.analysis.spelling import number, of
+from jot.paper.show import Note, Table
 
 
 def table(sets: Sequence[Texts], frame: pd.DataFrame, tests: pd.DataFrame) -> Table | Note:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from jot.analysis import stats
+from jot import stats
 from jot.analysis.cells import DEFAULT_TAU, MODELS, TASKS, TAUS, Cell, Records, family, lookup
 from jot.errors import UserError
-from jot.grid import Point
+from jot.runs.grid import Point
 
 METHODS = ("full", "prophet", "klass", "fastdllm", "jot")
 VARIANTS = {"klass-skip": ("klass", {"first_kl": "skip"}), "fastdllm-plain": ("fastdllm", {"cache": None})}

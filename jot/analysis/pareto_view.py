@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
-from jot.analysis import plots, stats
-from jot.analysis.display import Note, Table
+from jot import stats
+from jot.analysis import plots
 from jot.analysis.pareto import METHODS, VARIANTS, Cloud, Missing, label
 from jot.analysis.render import counts, tiers
 from jot.analysis.spelling import of
+from jot.paper.show import Note, Table
 
 BOOT = (
     f"95 % percentile bootstrap, {stats.N_BOOT:,} resamples of the documents within each task, the same for every "

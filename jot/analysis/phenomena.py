@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pandas as pd
 
-from jot.analysis import render, stats, tables
+from jot import stats
+from jot.analysis import render, tables
 from jot.analysis.cells import MODELS, Cell, Records, lookup
-from jot.analysis.display import Table
-from jot.analysis.judgment import NOT_SHOWN, Judged, judged
-from jot.analysis.parameters import home
 from jot.analysis.spelling import interval
 from jot.errors import UserError
-from jot.grid import Point
+from jot.paper.criteria import NOT_SHOWN, Judged, judged
+from jot.paper.show import Table
+from jot.runs.grid import Point
+from jot.runs.parameters import home
 
 MODULES = ("composability", "temperature", "ablations", "failures", "dynamics", "quality", "wallclock")
 DREAM, LLADA = MODELS

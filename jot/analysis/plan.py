@@ -9,7 +9,7 @@ import pandas as pd
 
 from jot.analysis import tables
 from jot.analysis.cells import CONFIRMATORY, MODELS, PLANNED, Cell, Records, find
-from jot.analysis.judgment import status
+from jot.paper.criteria import status
 
 LONG = ("pocket_gsm8k", "pocket_humaneval")
 PASSED = ("non-inferior", "worse within the margin")

@@ -4,7 +4,7 @@
   2022). Lower is better, down to what people write.
 * **Dist-2**, over the corpus: distinct bigrams of all texts / all bigrams (Li et al. 2016, over tokens). It falls as
   texts are added, so it is compared at equal n alone. Dist-2 per text is the mean of the same ratio within a text.
-* **MAUVE**: see ``jot.analysis.mauve``.
+* **MAUVE**: see ``jot.paper.mauve``.
 
 The paper names no definition. Its human reference has the level of a corpus-wide Dist-2 (English web text of that
 length has 0.9 and more within a text) and of a Rep-4 per text.
@@ -18,11 +18,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from jot.analysis import encoders, mauve, mauve_noise, stats, tables
+from jot import stats
+from jot.analysis import mauve_noise, tables
 from jot.analysis.cells import Cell, Records
 from jot.analysis.continuations import NOISE, PAIRS, PAPER_PAIR, Texts, copied, documents_of, found, generated
-from jot.analysis.judgment import NOT_SHOWN, Judged, judged
-from jot.analysis.parameters import NotebookError
+from jot.paper import encoders, mauve
+from jot.paper.criteria import NOT_SHOWN, Judged, judged
+from jot.runs.parameters import NotebookError
 
 SMALL = 128  # the paper's n
 REP_MARGIN, DIST_MARGIN = 0.01, -0.02  # of the plan's criterion

@@ -8,13 +8,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-from jot.analysis import encoders, mauve, plots, quality, render, stats
+from jot import stats
+from jot.analysis import plots, quality, render
 from jot.analysis.cells import family
 from jot.analysis.continuations import MATCHED, NEXT, NOISE, PAIRS, PAPER_PAIR, POLICIES, Texts, policy_label
-from jot.analysis.display import Note, Table
-from jot.analysis.judgment import Judged
 from jot.analysis.phenomena import fixed, opening
 from jot.analysis.spelling import number, of
+from jot.paper import encoders, mauve
+from jot.paper.criteria import Judged
+from jot.paper.show import Note, Table
 
 BOOT = f"95 % percentile bootstrap over prompts, {stats.N_BOOT:,} resamples"
 INFLUENCE = "of MAUVE and Dist-2 over the texts' jackknife influences"

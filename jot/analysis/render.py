@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from jot.analysis import cells, plan, spelling, stats
-from jot.analysis.display import Note, Table
+from jot import stats
+from jot.analysis import cells, plan, spelling
+from jot.paper.show import Note, Table
 
 WILSON = "Wilson 95 % interval"
 BOOT = f"95 % percentile bootstrap over documents, {stats.N_BOOT:,} resamples shared across methods"

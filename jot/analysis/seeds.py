@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from jot.analysis import draws, render, sources, spelling, stats, tables
+from jot import stats
+from jot.analysis import draws, render, sources, spelling, tables
 from jot.analysis.cells import (
     MODELS,
     NOISE_SEEDS,
@@ -20,10 +21,10 @@ from jot.analysis.cells import (
     standard_decoding,
     trained,
 )
-from jot.analysis.display import Table
-from jot.analysis.parameters import home
-from jot.grid import Point
+from jot.paper.show import Table
 from jot.records import pair
+from jot.runs.grid import Point
+from jot.runs.parameters import home
 
 SAMPLING = "pocket-dream"  # draws at temperature 0.1; the other model is greedy and has no such noise
 

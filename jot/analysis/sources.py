@@ -27,11 +27,11 @@ from jot.analysis.cells import (
     split_of,
     trained,
 )
-from jot.analysis.display import Note
-from jot.analysis.parameters import NotebookError, closest, home
 from jot.errors import UserError
-from jot.grid import Point
+from jot.paper.show import Note
 from jot.records import Recorded, load_store, take
+from jot.runs.grid import Point
+from jot.runs.parameters import NotebookError, closest, home
 from jot.tasks import TASKS, read_jsonl, split_file
 
 SECONDS_PER_FORWARD = 0.05  # an 8B model, batch 1, one H100; for the estimate that a live run prints first
@@ -185,11 +185,11 @@ def load(p: SimpleNamespace, wanted: Iterable[Wanted | Point], beside: Iterable[
 
 
 def decode(cell: Wanted | Point, store: str | Path, **how) -> None:
-    """Decode what ``store`` lacks of a cell, through the resumable ``jot.harness.evaluate``.
+    """Decode what ``store`` lacks of a cell, through the resumable ``jot.runs.harness.evaluate``.
 
     Scoring a full-size model on HumanEval runs its code, in a sandbox; ``HF_ALLOW_CODE_EVAL=1`` consents.
     """
-    from jot.harness import evaluate
+    from jot.runs.harness import evaluate
 
     how |= {"split": split_of(cell.task, cell.split), "store": store, **cell.params}
     if isinstance(cell, Point):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-from jot.cache import MODES
 from jot.errors import UserError
-from jot.exits import METHODS
 from jot.models import FAMILIES
-from jot.settings import REFUSED, build_decode, build_method
+from jot.runs.settings import REFUSED, build_decode, build_method
+from jot.sampler.cache import MODES
+from jot.sampler.exits import METHODS
 
 BEGIN, END = "<!-- support: begin -->", "<!-- support: end -->"
 

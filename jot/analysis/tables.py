@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from jot.analysis import stats
+from jot import stats
 from jot.analysis.cells import (
     ALL,
     BASELINES,

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from jot.analysis import published, stats, tables
+from jot import stats
+from jot.analysis import published, tables
 from jot.analysis.cells import Cell, Records, family, lookup
-from jot.analysis.judgment import Judged
 from jot.analysis.phenomena import DREAM, LLADA, MARGIN, difference, every
 from jot.errors import UserError
-from jot.grid import Point
+from jot.paper.criteria import Judged
+from jot.runs.grid import Point
 
 TASKS = ("pocket_gsm8k", "pocket_humaneval")
 TEMPERATURES = (0.0, 0.1, 0.5, 1.0)

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from jot.analysis import plots, render, temperature
-from jot.analysis.display import Table
 from jot.analysis.spelling import of
+from jot.paper.show import Table
 
 GATES = (
     "Dream draws from a nucleus of 0.9 at every temperature, and Fast-dLLM's published gate reads the probability "

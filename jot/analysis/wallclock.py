@@ -14,14 +14,16 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from jot.analysis import judgment, published, stats
+from jot import stats
+from jot.analysis import published
 from jot.analysis.cells import MODELS, Records, family, short
-from jot.analysis.parameters import NotebookError, home
 from jot.errors import UserError
+from jot.paper import criteria as judgment
 from jot.records import metas
+from jot.runs.parameters import NotebookError, home
 from jot.tasks import TASKS as TASK_TABLE
 
-FILE = "timings.csv"  # beside the cells of a store, one line a decoding (see ``jot.analysis.timing``)
+FILE = "timings.csv"  # beside the cells of a store, one line a decoding (see ``jot.paper.timing``)
 TASKS = ("pocket_gsm8k", "pocket_humaneval")
 METHODS = ("full", "jot", "prophet", "klass", "fastdllm")
 NAMES = {"full": "Full decoding", "jot": "JoT", "prophet": "Prophet (our port)", "klass": "KLASS",
@@ -90,7 +92,7 @@ def load(p: SimpleNamespace) -> pd.DataFrame:
     methods = list(dict.fromkeys(["full", *p.methods]))
     place = p.store
     if p.source == "live":
-        from jot.analysis import timing
+        from jot.paper import timing
 
         place = place or home() / "results" / "wallclock" / f"{p.dtype}-seed{p.seed}"
         timing.record(place, models, p.tasks, methods, p.limit or LIVE_LIMIT, seed=p.seed, device=p.device,

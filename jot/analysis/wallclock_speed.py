@@ -8,8 +8,8 @@ import pandas as pd
 
 from jot.analysis import render, wallclock
 from jot.analysis.cells import DEFAULT_TAU, family
-from jot.analysis.display import Note, Table
 from jot.analysis.wallclock import NAMES
+from jot.paper.show import Note, Table
 
 ABSENT = "not recorded"
 Speed = Mapping[str, pd.DataFrame]

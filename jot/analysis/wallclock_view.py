@@ -11,12 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from jot.analysis import plots, render, stats, wallclock
+from jot import stats
+from jot.analysis import plots, render, wallclock
 from jot.analysis.cells import LABELS, family
-from jot.analysis.display import Note, Table
 from jot.analysis.wallclock import NAMES
 from jot.analysis.wallclock_speed import ABSENT, Speed, brief, method_label, number
 from jot.errors import UserError
+from jot.paper.show import Note, Table
 from jot.records import metas
 
 BOOT = f"95 % percentile bootstrap over documents, {stats.N_BOOT:,} resamples"

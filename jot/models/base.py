@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
 if TYPE_CHECKING:
-    from jot.cache import View
+    from jot.sampler.cache import View
 
 Rope = tuple[Tensor, Tensor]
 
@@ -92,7 +92,7 @@ class DiffusionModel(PreTrainedModel):
     tokenizer = None
 
     shift: int = 0  # how many rows to the left of a position its prediction lives
-    DERIVED = ("_fast_state", "_fast_loops", "_fast_pool", "_fused")  # what ``jot.fast`` keeps with a model
+    DERIVED = ("_fast_state", "_fast_loops", "_fast_pool", "_fused")  # what ``jot.fast.loop`` keeps with a model
 
     def __getstate__(self) -> dict:
         """What a copy or a pickle holds."""
@@ -105,7 +105,7 @@ class DiffusionModel(PreTrainedModel):
     def hidden(self, input_ids: Tensor, key_mask: Tensor | None = None, view: View | None = None) -> Tensor:
         """Final normalized hidden states ``[batch, length, width]`` of ``input_ids`` ``[batch, length]``.
 
-        ``view`` stores keys and values, or lets part of a canvas attend to stored ones (see ``jot.cache``).
+        ``view`` stores keys and values, or lets part of a canvas attend to stored ones (see ``jot.sampler.cache``).
         """
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 from jot.models.base import DiffusionModel, RMSNorm, Rope, attend, rotate
 
 if TYPE_CHECKING:
-    from jot.cache import View
+    from jot.sampler.cache import View
 
 
 class LLaDAConfig(PreTrainedConfig):

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 from lm_eval.tasks import TaskManager
 
-from jot import tasks, text
+from jot import tasks
 from jot.models.base import DiffusionModel
+from jot.tasks import text
 from jot.tasks.extract import cut
 
 

@@ -24,10 +24,10 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
-from jot import environment, settings  # noqa: E402
+from jot.fast.forward import FusedForward  # noqa: E402
 from jot.models import DreamConfig, DreamModel, LLaDAConfig, LLaDAModelLM  # noqa: E402
-from jot.models.fused import FusedForward  # noqa: E402
-from jot.proposals import sample_key  # noqa: E402
+from jot.runs import environment, settings  # noqa: E402
+from jot.sampler.proposals import sample_key  # noqa: E402
 
 FAMILIES = ("llada", "dream")
 NAMES = {"llada": "LLaDA-8B", "dream": "Dream-7B"}
@@ -305,8 +305,8 @@ def yardstick(found: Mapping[str, object], own: bool = False) -> float:
 def recorded(family: str, task: str = "gsm8k") -> tuple[np.ndarray, np.ndarray]:
     """Step and rule (bit 2 = exit) of every commit of the traced JoT runs at the family's default, ``[docs, 128]``."""
     from jot.analysis import cells
-    from jot.grid import Point
     from jot.records import load_store
+    from jot.runs.grid import Point
 
     cell = cells.lookup(
         load_store(ROOT / "data" / "records" / "traces"), Point.of(f"pocket-{family}", f"pocket_{task}", "jot")

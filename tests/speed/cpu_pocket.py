@@ -22,10 +22,10 @@ import common
 import torch
 
 import jot
-from jot import settings
-from jot.analysis import timing
-from jot.packed import pack
+from jot.paper import timing
 from jot.records import take
+from jot.records.pack import pack
+from jot.runs import settings
 from jot.tasks import get
 from jot.tasks.bench import Bench
 

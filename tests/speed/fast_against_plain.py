@@ -18,7 +18,7 @@ import common
 import numpy as np
 
 import jot
-from jot import settings
+from jot.runs import settings
 
 CASES = [
     ("full", None, 32), ("jot", None, 32), ("jot", None, 1), ("klass", None, 32), ("fastdllm", None, 32),

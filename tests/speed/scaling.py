@@ -48,7 +48,7 @@ def timed(words: list[str]) -> float:
 
 def recorded(store: Path) -> tuple[dict[str, list[int]], float, list[int]]:
     """Tokens by document, seconds in steps of the slowest process, samples of each process."""
-    from jot.lines import from_line
+    from jot.records.lines import from_line
 
     parts = [[from_line(line) for line in path.read_bytes().splitlines()] for path in store.glob("*.jsonl")]
     tokens = {record["doc_id"]: record["generated"] for part in parts for record in part}

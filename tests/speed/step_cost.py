@@ -29,7 +29,7 @@ import torch.nn.functional as F
 
 import jot
 from jot.analysis import published
-from jot.analysis.timing import rows_read
+from jot.paper.timing import rows_read
 
 METHODS = ("full", "jot", "klass", "fastdllm", "prophet")
 SHORT = 4  # tokens a step of full decoding and Prophet

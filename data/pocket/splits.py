@@ -1,0 +1,115 @@
+"""The fixed dev and test files of the pocket tasks, and endless training documents that share no prompt.
+
+`PYTHONPATH=data python -m pocket.splits` writes `data/tasks/pocket_*/{dev,test}.jsonl.gz` again, with the same
+content.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import io
+import json
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from jot.tasks.prompts import prompt_text
+from pocket import prose
+from pocket.paths import TASKS as DATA
+from pocket.tokenizer import TASKS, encode_batch, generator, load
+
+COUNTS = {
+    "pocket_gsm8k": (1000, 2000),
+    "pocket_mmlu": (1000, 2000),
+    "pocket_hellaswag": (1000, 2000),
+    "pocket_humaneval": (1000, 1000),
+    "pocket_prose": (300, 1000),
+}  # (dev, test)
+
+
+def _key(prompt: str) -> bytes:
+    return hashlib.blake2b(prompt.encode(), digest_size=8).digest()
+
+
+def met_in_training(task: str, folder: Path = DATA) -> set[bytes]:
+    """Prompts of candidates that the shipped models were trained on, from `<task>/met_in_training.txt` if there is one.
+
+    The held-out files of `pocket_gsm8k` were drawn once more after the training of seed 0; its whole training stream
+    was searched for the new candidates, and those found are left out here.
+    """
+    path = folder / task / "met_in_training.txt"
+    return {bytes.fromhex(line) for line in path.read_text().split()} if path.is_file() else set()
+
+
+def make_split(task: str, split: str, count: int, taken: set[bytes]) -> list[dict]:
+    """`count` documents with ids, from a seed of the split; their prompts are not in `taken`, and join it.
+
+    Documents that are too long for the pocket models are left out, as they are in training.
+    """
+    if task == "pocket_prose":
+        docs = prose.passages(split)[:count]
+        return [{"id": f"{task}/{split}/{i}", **doc} for i, doc in enumerate(docs)]
+    rng = random.Random(f"{task}/{split}")
+    sample, tokenizer = generator(task).sample, load()
+    if task == "pocket_gsm8k":
+        sample = functools.partial(sample, step_weights=generator(task).HELD_OUT_STEP_WEIGHTS)
+    docs = []
+    while len(docs) < count:
+        doc = sample(rng)
+        key = _key(prompt_text(task, doc))
+        if key in taken or encode_batch(task, [doc], tokenizer)[0] is None:
+            continue
+        taken.add(key)
+        docs.append({"id": f"{task}/{split}/{len(docs)}", **doc})
+    return docs
+
+
+def write_jsonl_gz(path: Path, docs: Iterable[dict]) -> None:
+    """One object a line; no name and no time in the header, so equal documents give equal bytes."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=9, mtime=0) as file:
+        for doc in docs:
+            file.write((json.dumps(doc, ensure_ascii=False) + "\n").encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(buffer.getvalue())
+
+
+def read_split(task: str, split: str, folder: Path = DATA) -> list[dict]:
+    """The documents of `folder`/<task>/<split>.jsonl.gz; raises FileNotFoundError."""
+    with gzip.open(folder / task / f"{split}.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def build(folder: Path = DATA, tasks: Iterable[str] = TASKS, limit: int | None = None) -> None:
+    """Write dev and test of the tasks into `folder`; `limit` caps the documents of a split."""
+    for task in tasks:
+        taken = met_in_training(task)
+        for split, count in zip(("dev", "test"), COUNTS[task], strict=True):
+            docs = make_split(task, split, min(count, limit or count), taken)
+            write_jsonl_gz(folder / task / f"{split}.jsonl.gz", docs)
+
+
+@functools.cache
+def held_out(task: str) -> frozenset[bytes]:
+    """Hashes of all dev and test prompts of a task, from the shipped files; built once a process."""
+    return frozenset(_key(prompt_text(task, doc)) for split in ("dev", "test") for doc in read_split(task, split))
+
+
+def train_stream(task: str, seed: int = 0, shard: int = 0) -> Iterator[dict]:
+    """Endless training documents of a (seed, shard); none has a prompt of dev or test."""
+    rng = random.Random(f"{task}/train/{seed}/{shard}")
+    sample = generator(task).sample
+    if task == "pocket_prose":  # split by address already
+        while True:
+            yield sample(rng)
+    skip = held_out(task)
+    while True:
+        doc = sample(rng)
+        if _key(prompt_text(task, doc)) not in skip:
+            yield doc
+
+
+if __name__ == "__main__":
+    build()

@@ -1,0 +1,326 @@
+"""One denoising step with fixed shapes, state and all on the device: what ``jot.fast.loop`` runs, as a graph on CUDA.
+
+The rules, schedules and proposals are those of ``decode.py``. What differs is that a step has a fixed number of rows,
+some of them idle, and that blocks and counters advance on the device.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from jot.fast.shortlist import dream_small
+from jot.fast.turn import fused_commit, fused_compact, fused_turn
+from jot.models.base import DiffusionModel
+from jot.sampler.cache import KVCache, View
+from jot.sampler.config import DecodeConfig
+from jot.sampler.exits import KLASS
+from jot.sampler.kernels import fusable
+from jot.sampler.loop import predict
+from jot.sampler.output import EXITED, SCHEDULED, Trace
+from jot.sampler.previous import Previous
+from jot.sampler.proposals import PROPOSALS, KeyedDraws, committed, scheduled
+from jot.sampler.schedules import SCHEDULES, count, entry
+from jot.sampler.step import Step
+
+ROWS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # capacities of a step; beyond, multiples of the last
+SERIAL = 1 << 15  # entries that one program may compact
+BATCHES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128)
+
+
+class Shape(NamedTuple):
+    """What a graph is captured for.
+
+    Attributes:
+        batch: slots that take part.
+        rows: asked rows that there is room for.
+        columns: of the canvases.
+        queries: columns that the forward runs on; fewer within a cached block.
+        padded: whether some canvas is shorter.
+        whole: a forward of the whole canvas, not within a cached block.
+        straight: the slots are 0, 1, ..., so that a cache is read in place.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    queries: int
+    padded: bool
+    whole: bool
+    straight: bool
+
+
+def capacity(rows: int, sizes: tuple[int, ...] = ROWS) -> int:
+    """The least of the sizes that holds so many."""
+    return next((size for size in sizes if size >= rows), -(-rows // sizes[-1]) * sizes[-1])
+
+
+def compact(asked: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Row and column of the first ``size`` true entries of a matrix in reading order, and which of them there are.
+
+    Places that are left over stand for entry (0, 0), which belongs to a prompt and is never written.
+    """
+    if fusable(asked) and asked.numel() <= SERIAL:
+        return fused_compact(asked, size)
+    flat = asked.flatten()
+    target = torch.where(flat, (flat.cumsum(0) - 1).clamp(max=size), size)
+    source = torch.zeros(size + 1, dtype=torch.long, device=asked.device)
+    source = source.scatter_(0, target, torch.arange(len(flat), device=asked.device))[:size]
+    live = torch.arange(size, device=asked.device) < flat.sum()
+    source = torch.where(live, source, 0)
+    return source // asked.shape[1], source % asked.shape[1], live
+
+
+class DeviceTrace:
+    """The traces of every slot, kept on the device until a sample ends (see ``decode.Trace``)."""
+
+    def __init__(self, slots: int, width: int, steps: int, device):
+        def table(columns: int, fill: float, dtype=torch.float32) -> Tensor:
+            return torch.full((slots, columns), fill, dtype=dtype, device=device)
+
+        self.step, self.rule = table(width, -1, torch.int16), table(width, 0, torch.uint8)
+        self.margin, self.threshold = table(width, torch.nan), table(width, torch.nan)
+        self.mean, self.masked = table(steps, torch.nan), table(steps, 0, torch.int16)
+
+    def clear(self, s: int) -> None:
+        for tensor, fill in ((self.step, -1), (self.rule, 0), (self.margin, torch.nan), (self.threshold, torch.nan)):
+            tensor[s] = fill
+
+    def record(self, step: Step, live: Tensor, exits: Tensor, chosen: Tensor, commit: Tensor, threshold) -> None:
+        """What one step read and committed; a step that is taken again overwrites its own entries."""
+        gap = step.top.gap
+        place = step.homes[step.slot], step.position
+        rule = (chosen * SCHEDULED + exits * EXITED).to(torch.uint8)
+        news = [(self.step, step.index[step.slot].short()), (self.rule, rule), (self.margin, gap.float())]
+        if threshold is not None:
+            news.append((self.threshold, threshold.float()))
+        for table, new in news:
+            table.index_put_(place, torch.where(commit, new, table[place]))
+        slots, at = len(step.masks), (step.homes, step.index.clamp(max=self.mean.shape[1] - 1))
+        read = live & step.at(step.masks)
+        total = torch.zeros(slots, dtype=torch.float64, device=gap.device)
+        total.index_add_(0, step.slot, torch.where(read, gap, 0).double())
+        self.mean.index_put_(at, (total / count(step.slot, read, slots)).float())
+        self.masked.index_put_(at, step.masks.sum(1).short())
+
+    def read(self, s: int, start: int, end: int, steps: int) -> Trace:
+        def numbers(tensor: Tensor) -> np.ndarray:
+            return tensor[s].cpu().numpy().copy()
+
+        here = slice(start, end)
+        filled = (numbers(tensor)[here] for tensor in (self.step, self.rule, self.margin, self.threshold))
+        return Trace(*filled, numbers(self.mean)[:steps].tolist(), numbers(self.masked)[:steps].tolist())
+
+
+class Beside:
+    """A block of work on another CUDA stream; ``wait`` makes the current one wait for it. Without a stream, nothing.
+
+    It starts after what the current stream had to do, and only it uses its temporaries' memory again. What the current
+    stream has made and the block reads must live until the wait.
+    """
+
+    def __init__(self, side: torch.cuda.Stream | None):
+        self.side = side
+
+    def __enter__(self) -> None:
+        if self.side is not None:
+            self.side.wait_stream(torch.cuda.current_stream())
+            self.there = torch.cuda.stream(self.side)
+            self.there.__enter__()
+
+    def __exit__(self, *error) -> None:
+        if self.side is not None:
+            self.there.__exit__(*error)
+
+    def wait(self) -> None:
+        if self.side is not None:
+            torch.cuda.current_stream().wait_stream(self.side)
+
+
+class FixedStep:
+    """State of ``slots`` canvases on the device, an idle one beside several, and the step that advances them.
+
+    Args:
+        width: columns of the canvases.
+        trace: keep how each canvas was filled.
+
+    Attributes:
+        forward: hidden states of a canvas, as ``model.hidden``; ``jot.fast.loop`` puts its own in place.
+    """
+
+    @torch.inference_mode(False)  # what is kept must be writable in either mode
+    def __init__(self, model: DiffusionModel, config: DecodeConfig, method, slots: int, width: int, trace: bool):
+        self.model, self.config, self.method, self.draws = model, config, method, KeyedDraws()
+        self.forward = lambda *given: model.hidden(*given)  # a bound method would hold more than a proxy
+        self.side: torch.cuda.Stream | None = None  # for work beside the forward
+        device, every = model.device, slots + (slots > 1)
+        self.slots = slots  # the one beside them, always done, fills a batch up
+        self.cache = KVCache(every, width) if config.cache else None
+        self.canvas = torch.full((every, width), model.eos_id, device=device)
+        self.given = torch.zeros_like(self.canvas, dtype=torch.bool)  # what guidance hides
+        zeros = torch.zeros(every, dtype=torch.long, device=device)
+        self.prompt, self.keys, self.pick, self.end = zeros.clone(), zeros.clone(), zeros.clone(), zeros + width
+        # What the host reads between steps, one transfer: rows that each slot asks for next, step within its block,
+        # block, whether it is done, steps, forwards of the whole canvas; then two flags, not a number and held back.
+        self.counters = torch.zeros(6 * every + 2, dtype=torch.long, device=device)
+        self.asked, self.index, self.block, self.done, self.steps, self.opened = self.counters[:-2].view(6, every)
+        self.flags = self.counters[-2:]
+        self.column = torch.arange(width, device=device)
+        self.edges = torch.tensor([0, *(end for _, end in config.blocks)], device=device)
+        fixed = [offset for offset, _ in config.constraints]
+        self.masks = [end - start - sum(start <= at < end for at in fixed) for start, end in config.blocks]
+        plans = [SCHEDULES[config.schedule](masks, config.block_steps, config.eps) for masks in self.masks]
+        self.fraction = plans[0].dtype.kind == "f"
+        self.lengths = [len(plan) for plan in plans]
+        self.planned = torch.tensor(self.lengths, device=device)
+        longest = max(len(plan) for plan in plans) + 1
+        table = [[entry(plan, i) for i in range(longest)] for plan in plans]
+        self.plans = torch.tensor(table, dtype=torch.float32, device=device)
+        # A rule, or the forward that opens a block of a shifted model, may take a block beyond its plan.
+        self.unplanned = method.endless or (self.cache is not None and model.shift > 0 and not self.fraction)
+        self.reads_more = method.extra_rows(self.given[:1], self.prompt[:1], self.end[:1]) is not None
+        self.banned = torch.tensor(sorted({model.mask_id, *config.suppress_tokens}), device=device)
+        self.memory: dict = {"shape": (every, width)}
+        if isinstance(method, KLASS):
+            room = capacity(slots * config.length), model.head.shape[0]
+            dtype = torch.float64 if config.head_dtype == "float64" else torch.float32
+            self.memory["previous"] = Previous(every, width, method.history, device, room, dtype)
+        most = max(config.steps, config.length) + 2 * len(self.masks)
+        self.trace = DeviceTrace(every, width, most, device) if trace else None
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Every tensor that a step writes."""
+        found = [self.canvas, self.counters]
+        if self.cache is not None:
+            found += [*self.cache.keys, *self.cache.values]
+        if previous := self.memory.get("previous"):
+            found += [previous.place, previous.past, previous.logits]
+        return found + (list(vars(self.trace).values()) if self.trace else [])
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """The block that a sample begins with, and rows that its first step asks for at most."""
+        each = enumerate(zip(self.masks, self.lengths, strict=True))
+        block = next(i for i, (masks, length) in each if masks or length and not self.config.stop_early)
+        return block, self.config.length if self.method.scope == "canvas" else self.masks[block]
+
+    @torch.inference_mode()
+    def advance(self, shape: Shape, exact: bool = False) -> None:
+        """One step of the picked slots; no result, state changes only. ``exact``: look at whole rows."""
+        model, method, config, whole = self.model, self.method, self.config, shape.whole
+        pick, column = self.pick[: shape.batch], self.column[: shape.columns]
+        canvas, prompt, end = self.canvas[pick, : shape.columns], self.prompt[pick], self.end[pick]
+        block, index, steps, active = self.block[pick], self.index[pick], self.steps[pick], self.done[pick] == 0
+        inside = column < end[:, None]
+        join = self.fork()
+        with join:  # what the forward does not wait for
+            here = block.clamp(max=len(self.planned) - 1)
+            masks = (canvas == model.mask_id) & inside & active[:, None]
+            edges = prompt[:, None] + self.edges
+            start, stop = edges.gather(1, here[:, None]), edges.gather(1, here[:, None] + 1)
+            in_block = masks & (column >= start) & (column < stop)
+            asked = masks if method.scope == "canvas" and whole else in_block
+            extra = method.extra_rows(masks, prompt, end) if whole else None
+            row, position, live = compact(asked if extra is None else asked | extra, shape.rows)
+            view = None
+            if self.cache is not None:
+                within = None
+                if not whole:
+                    within = start + column[: shape.queries]
+                    within = torch.where(within < end[:, None], within, shape.columns)
+                view = View(self.cache, pick, shape.columns, within, shape.straight)
+            asked_in_block, resolved = in_block[row, position] & live, ~masks & inside
+            share = self.plans[here, index.clamp(max=self.plans.shape[1] - 1)]
+            prepared = method.prepare(resolved, row, position)
+
+        def hidden(*given) -> Tensor:
+            try:
+                return self.forward(*given)
+            finally:  # also after an error, which a capture that is left open would hide
+                join.wait()
+
+        key_mask = inside if shape.padded else None
+        given = self.given[pick, : shape.columns] if config.guidance > 0 else None
+        logits = predict(model, config, self.banned, canvas, given, key_mask, row, position, view, hidden)
+        step = Step(
+            logits, row, position, asked_in_block, masks, resolved, index=steps, block_index=index, share=share,
+            keys=self.keys[pick], prompt=prompt, end=end, homes=pick, whole=whole, steps=config.steps,
+            memory=self.memory, prepared=prepared,
+        )  # fmt: skip
+        short = self.propose(step, exact)
+        if short is not None:
+            step.void = (short & live).any()
+        exits, threshold = method(step)
+        if whole and self.cache is not None and model.shift:  # as in the plain loop
+            chosen = step.in_block & (position == start[row, 0])
+            exits = exits if method.block_start else step.none()
+        else:
+            chosen = scheduled(step, method, config, self.draws, exits, self.fraction)
+        if fusable(canvas):
+            commit = fused_commit(self, step, pick, live, exits, chosen)
+        else:
+            commit = self.commit(step, pick, live, exits, chosen, canvas[row, position])
+        if step.void is not None:  # nothing happens; the host takes this step again and looks at whole rows
+            active = active & ~step.void
+        if self.trace is not None:
+            self.trace.record(step, live, exits, chosen, commit, threshold)
+        if fusable(canvas) and not self.reads_more:
+            fused_turn(self, pick, active, whole)
+        else:
+            self.turn(pick, inside, edges, block, index, steps, active, whole)
+
+    def fork(self) -> Beside:
+        """Work beside the forward, where nothing of it goes into the forward."""
+        return Beside(self.side if self.cache is None and not self.config.guidance > 0 else None)
+
+    def propose(self, step: Step, exact: bool) -> Tensor | None:
+        """Set the step's proposal; returns the rows for which it is not exact, or None."""
+        config = self.config
+        if config.nucleus and not exact:
+            step.proposal, short = dream_small(step, config, self.draws)
+            return short
+        step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
+        return None
+
+    def commit(self, step: Step, pick, live, exits, chosen, old) -> Tensor:
+        """Write what the live rows commit into the canvas, and the two flags; returns the rows, bool ``[rows]``."""
+        commit = (exits | chosen) & live
+        if step.void is not None:
+            commit = commit & ~step.void
+            self.flags[1:].copy_(step.void[None])
+        token = torch.where(commit, committed(step, self.method, exits), old)
+        self.canvas.index_put_((pick[step.slot], step.position), token)
+        self.flags[0] += (step.top.total.isnan() & live).any()
+        return commit
+
+    def turn(self, pick, inside, edges, block, index, steps, active, whole: bool) -> None:
+        """Move the slots to a block with work left, as ``_Loop.advance`` does."""
+        masks = (self.canvas[pick, : inside.shape[1]] == self.model.mask_id) & inside
+        left = F.pad(masks.cumsum(1), (1, 0))
+        counts = left.gather(1, edges[:, 1:]) - left.gather(1, edges[:, :-1])
+        blocks = len(self.planned)
+        each, index = torch.arange(blocks, device=pick.device), index + 1
+        at = torch.where(each == block[:, None], index[:, None], 0)
+        open_ = (each >= block[:, None]) & ((at < self.planned) | (self.unplanned & (counts > 0)))
+        if self.config.stop_early:
+            open_ = open_ & (counts > 0)
+        if self.config.extra_in_block and self.cache is not None:
+            open_ = open_ | ((each == block[:, None]) & (index == 1)[:, None])
+        new = torch.where(open_, each, blocks).amin(1)
+        asked = counts.gather(1, new.clamp(max=blocks - 1)[:, None])[:, 0]
+        if self.method.scope == "canvas":
+            extra = self.method.extra_rows(masks, edges[:, 0], edges[:, -1])
+            every = counts.sum(1) if extra is None else (masks | extra).sum(1)
+            asked = every if self.cache is None else torch.where(new != block, every, asked)
+        old = self.asked[pick]
+        self.asked[pick] = torch.where(active, torch.where(new == blocks, 0, asked), old)
+        self.done[pick] = ((self.done[pick] > 0) | (active & (new == blocks))).long()
+        self.index[pick] = torch.where(active, torch.where(new == block, index, 0), index - 1)
+        self.block[pick] = torch.where(active, new, block)
+        self.steps[pick] = steps + active
+        self.opened[pick] += active & whole

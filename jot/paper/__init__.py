@@ -1,0 +1,1 @@
+"""What several notebooks share and no library has."""

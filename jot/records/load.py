@@ -1,0 +1,175 @@
+"""Reading records, live or packed, by one pair of functions; and two cells side by side."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+
+import pandas as pd
+
+from jot.errors import UserError
+from jot.records.cells import Cell, Recorded
+from jot.records.lines import are_totals, check_meta, parse
+from jot.records.live import read_meta, recorded_live
+
+CELL_FILE = re.compile(r"-[0-9a-f]{10}\.json$")
+SAME = "\0"  # stands in a file for an answer that is the whole text
+_SHA256 = re.compile("[0-9a-f]{64}")
+_FILE = re.compile(r"[\w.-]{1,240}\.parquet")
+
+
+def metas(folder: str | os.PathLike) -> dict[str, dict]:
+    """Configuration and totals of every cell of a live store or a folder of packed records, by cell id; no samples.
+
+    Raises:
+        UserError: nothing there, or an edited configuration.
+    """
+    found = _metas(folder := Path(folder))
+    return {k: meta if "totals" in meta else recorded_live(folder, k, meta).meta for k, meta in found.items()}
+
+
+def _metas(folder: Path) -> dict[str, dict]:
+    """``metas``, without totals where a live cell's file has none that can be."""
+    if not folder.is_dir():
+        raise UserError(f"there is no store at {folder}; give a folder that `jot evaluate` has written")
+    if (folder / "manifest.json").is_file():
+        return read_manifest(folder)
+    found = {path.stem: read_meta(path) for path in sorted(folder.glob("*.json")) if CELL_FILE.search(path.name)}
+    for path in folder.glob("*.jsonl"):
+        if path.name.split(".")[0] not in found:
+            raise UserError(
+                f"{path} has no {path.name.split('.')[0]}.json beside it; restore that file or move the records away"
+            )
+    if not found:
+        raise UserError(f"there are no records in {folder}; give a folder that `jot evaluate` has written")
+    return found
+
+
+def load_store(folder: str | os.PathLike, only: Iterable[str] | None = None) -> dict[str, Recorded]:
+    """Every cell of a live store, or of a folder of packed records, by cell id; or of those in ``only``.
+
+    Raises:
+        UserError: nothing there, an edited configuration, a corrupt line.
+    """
+    folder = Path(folder)
+    known = _metas(folder)
+    wanted = known if only is None else {cell_id: known[cell_id] for cell_id in only if cell_id in known}
+    if (folder / "manifest.json").is_file():
+        return load_packed(folder, wanted)
+    return {cell_id: recorded_live(folder, cell_id, meta) for cell_id, meta in wanted.items()}
+
+
+def pair(left: Recorded, right: Recorded) -> pd.DataFrame:
+    """Two cells side by side, one row a document, columns with the suffixes `_a` and `_b`.
+
+    Raises:
+        UserError: the cells differ in task, split, weights, dtype, kind of hardware, documents or prompts, so that a
+            paired comparison of them would not be one.
+    """
+    for name in ("task", "split", "fingerprint", "dtype"):
+        one, two = left.meta["config"].get(name), right.meta["config"].get(name)
+        if one != two:
+            raise UserError(f"these cells cannot be paired: {name} is {one!r} in one and {two!r} in the other")
+    one, two = (recorded.meta["hardware"].get("kind") for recorded in (left, right))
+    if one != two:
+        raise UserError(f"these cells cannot be paired: one was decoded on {one!r}, the other on {two!r}")
+    ids = [set(recorded.frame["doc_id"]) for recorded in (left, right)]
+    if ids[0] != ids[1]:
+        raise UserError(
+            f"these cells cannot be paired: {len(ids[0] - ids[1])} documents are only in the first and "
+            f"{len(ids[1] - ids[0])} only in the second; run both with one --limit"
+        )
+    both = left.frame.merge(right.frame, on="doc_id", suffixes=("_a", "_b"), validate="one_to_one")
+    if (both["prompt_hash_a"] != both["prompt_hash_b"]).any():
+        raise UserError("these cells cannot be paired: the prompts of some documents differ")
+    return both
+
+
+# ---------------------------------------------------------------- packed
+
+
+def read_manifest(folder: Path) -> dict[str, dict]:
+    """The manifest of a packed folder: configuration, totals and file of every cell.
+
+    Raises:
+        UserError: it cannot be read, or a configuration in it was edited.
+    """
+    try:
+        content = parse((folder / "manifest.json").read_text())
+        if not isinstance(content, dict):
+            raise ValueError("no mapping")
+        for name, kind in (("places", list), ("cells", dict)):
+            if not isinstance(content.get(name), kind):
+                raise ValueError(f"no {name}")
+        manifest = {cell_id: _entry(cell_id, meta, content["places"]) for cell_id, meta in content["cells"].items()}
+        keys = {cell_id: Cell(meta["config"]).key for cell_id, meta in manifest.items()}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / 'manifest.json'} cannot be read ({error}); restore it") from error
+    for cell_id, key in keys.items():
+        if key != cell_id[-10:]:
+            raise UserError(f"the configuration of {cell_id} in {folder / 'manifest.json'} was edited; restore it")
+    return manifest
+
+
+def _entry(cell_id: str, entry: object, places: list) -> dict:
+    """Metadata of one cell of a manifest, with the place where it was decoded; a ValueError says what it lacks."""
+    try:
+        if not isinstance(entry, dict):
+            raise ValueError("no mapping")
+        number = entry.get("place")
+        if type(number) is not int or not 0 <= number < len(places) or not isinstance(places[number], dict):
+            raise ValueError("no place")
+        meta = {**{k: v for k, v in entry.items() if k != "place"}, **places[number]}
+        check_meta(meta)
+        if meta.get("cell") != cell_id:
+            raise ValueError("no cell")
+        for name, pattern in (("file", _FILE), ("sha256", _SHA256)):
+            if not isinstance(meta.get(name), str) or not pattern.fullmatch(meta[name]):
+                raise ValueError(f"no {name}")
+        if not are_totals(meta.get("totals")):
+            raise ValueError("no totals")
+    except ValueError as error:
+        raise ValueError(f"cell {cell_id[:150]} has {error}") from error
+    return meta
+
+
+def load_packed(folder: str | os.PathLike, wanted: Mapping[str, dict] | None = None) -> dict[str, Recorded]:
+    """The cells ``wanted`` (part of the manifest) of a packed folder, or all, by cell id.
+
+    A cell's samples are read when they are first looked at; ``generated`` and traces are numpy arrays.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder) if wanted is None else wanted
+    if missing := sorted({meta["file"] for meta in manifest.values() if not (folder / meta["file"]).is_file()}):
+        raise UserError(f"{folder / missing[0]} is not there, though the manifest names it; restore it")
+    return {
+        cell_id: Recorded(
+            {k: v for k, v in meta.items() if k not in ("file", "sha256")}, partial(_read, folder, cell_id, meta)
+        )
+        for cell_id, meta in manifest.items()
+    }
+
+
+def _read(folder: Path, cell_id: str, meta: Mapping) -> pd.DataFrame:
+    path = folder / meta["file"]
+    try:
+        frame = pd.read_parquet(path, filters=[("cell", "=", cell_id[-10:])])
+    except Exception as error:  # pyarrow raises types of its own for a damaged file
+        raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
+    if len(frame) != (count := meta["totals"]["samples"]):
+        raise UserError(f"{path} has {len(frame)} samples of {cell_id}, the manifest {count}; restore it")
+    if meta["sha256"] != digest(path, path.stat().st_mtime_ns):
+        raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
+    frame["score"] = frame["score"].astype("float64")
+    frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
+    return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])
+
+
+@lru_cache(maxsize=256)
+def digest(path: Path, mtime: int) -> str:
+    """SHA-256 of a file; ``mtime`` tells one state of it from the next."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

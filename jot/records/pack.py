@@ -1,0 +1,238 @@
+"""A store packed for keeping: few Parquet files and one manifest, read back through `records.load_store`.
+
+Cells of one model (all its training seeds), task and split share a file, ordered by document: the answers to one
+document stand side by side and compress against each other.
+
+A pack replaces an older one whole or not at all: every file is on the disk under a name of its own before the
+manifest that names it takes the older one's place. Killed at any moment, the folder reads as the old pack or the new.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import multiprocessing
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from jot.errors import UserError
+from jot.records.cells import Recorded, natural, plain
+from jot.records.lines import EXTRA, FIELDS, TRACE
+from jot.records.load import SAME, digest, load_store, metas
+
+_INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "forwards_suffix",
+             "forwards_block",
+             "slots", "tokens_non_eos")  # fmt: skip
+PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
+TEMPORARY = ".tmp"
+_LIVE = re.compile(r"-[0-9a-f]{10}\.(.*\.)?jsonl?$")  # files of a live store
+_TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "threshold": np.float32,
+                "mean_margin": np.float16, "masked": np.int16}  # fmt: skip
+
+
+def pack(
+    stores: str | os.PathLike | Iterable[str | os.PathLike],
+    folder: str | os.PathLike,
+    traces: bool = False,
+    workers: int = 1,
+) -> Path:
+    """Packs every cell of one or more stores into `folder`; returns the manifest's path.
+
+    Args:
+        stores: live or packed stores; a cell that occurs twice must hold the same samples.
+        folder: where the Parquet files and `manifest.json` go; older ones there are replaced, all at once. Who has
+            opened the older pack has to load the new one. A packed folder may be packed into itself.
+        traces: keep the per-position traces where they were recorded.
+        workers: processes.
+
+    Raises:
+        UserError: nothing to pack, stores that contradict each other, or `folder` holds live records, which the
+            manifest would hide.
+    """
+    stores = [Path(store) for store in ([stores] if isinstance(stores, (str, os.PathLike)) else stores)]
+    groups: dict[str, set[str]] = {}
+    for store in stores:
+        for cell_id, meta in metas(store).items():
+            words = [str(meta["config"].get(key)) for key in ("model", "task", "split")]
+            words[0] = re.sub(r"-seed\d+$", "", words[0])  # another training of it answers the same documents
+            name = ".".join(re.sub(r"[^A-Za-z0-9-]+", "_", word) for word in words)
+            groups.setdefault(name, set()).add(cell_id)
+    if not groups:
+        raise UserError(f"{', '.join(map(str, stores))}: no cell to pack; decode something into the store first")
+    folder = Path(folder)
+    if folder.is_dir() and any(_LIVE.search(path.name) for path in folder.iterdir()):
+        if any(folder.samefile(store) for store in stores):
+            raise UserError(f"{folder} is the store itself; name another folder for the pack")
+        raise UserError(f"{folder} holds records that are not packed; name another folder for the pack")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):  # a pack removes what it does not name
+        return _packed(groups, stores, folder, traces, workers)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits until nobody else packs into ``folder``, where its file system has such locks."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, traces: bool, workers: int) -> Path:
+    """Packs ``groups``, cells by name of their file; the lock is held."""
+    token = secrets.token_hex(4)
+    final = {f"{name}.{token}.parquet": f"{name}.parquet" for name in groups}  # names: while packing, and at the end
+    jobs = [(stores, sorted(cells), folder / name, traces) for name, cells in zip(final, groups.values(), strict=True)]
+    try:
+        if workers == 1:
+            parts = [_pack(*job) for job in jobs]
+        else:
+            with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+                parts = list(pool.map(_pack, *zip(*jobs, strict=True)))
+    except BaseException:
+        _remove(folder / name for name in final)
+        raise
+    manifest = {cell_id: meta for part in parts for cell_id, meta in part.items()}
+    if not manifest:
+        _remove(folder / name for name in final)
+        raise UserError(f"{', '.join(map(str, stores))}: no finished sample to pack; decode something first")
+    _publish(folder, manifest)  # from here on the new pack is read
+    # No manifest names the final names now: they come to mean the new files too, then the manifest says so.
+    for name in sorted({meta["file"] for meta in manifest.values()}):
+        _alias(folder / name, folder / final[name])
+    manifest = {cell_id: {**meta, "file": final[meta["file"]]} for cell_id, meta in manifest.items()}
+    target = _publish(folder, manifest)
+    named = {meta["file"] for meta in manifest.values()}
+    files = [path for pattern in ("*.parquet", f"*.parquet{TEMPORARY}") for path in folder.glob(pattern)]
+    _remove(path for path in files if path.name not in named)
+    return target
+
+
+def _publish(folder: Path, manifest: Mapping[str, Mapping]) -> Path:
+    """Puts a manifest in the place of the older one, in one step; what it names must be on the disk."""
+    # Most cells were decoded on one machine: what is equal stands once.
+    places: list[dict] = []
+    lines = []
+    for cell_id, meta in sorted(plain(manifest).items()):
+        place = {key: meta.pop(key) for key in PLACE if key in meta}
+        if place not in places:
+            places.append(place)
+        meta["place"] = places.index(place)
+        lines.append(f"{json.dumps(cell_id)}: {json.dumps(meta, separators=(',', ':'))}")
+    head = json.dumps(places, separators=(",", ":"))
+    target = folder / "manifest.json"
+    temporary = target.with_name(target.name + TEMPORARY)
+    temporary.write_text(f'{{"places": {head},\n"cells": {{\n' + ",\n".join(lines) + "\n}}\n")
+    _sync(temporary)
+    _sync(folder)  # the names of the Parquet files, before the manifest's
+    os.replace(temporary, target)
+    _sync(folder)
+    return target
+
+
+def _alias(staged: Path, path: Path) -> None:
+    """Makes ``path`` another name of a file, or a copy of it where the file system has no such links."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(staged, temporary)
+    except OSError:
+        shutil.copy2(staged, temporary)
+        _sync(temporary)
+    os.replace(temporary, path)
+
+
+def _sync(path: Path) -> None:
+    """Brings a file's content, or a folder's names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in list(paths):
+        path.unlink(missing_ok=True)
+
+
+def _alike(left: pd.DataFrame, right: pd.DataFrame) -> bool:
+    """Whether two frames of one cell, in order of their documents, hold the same samples; the times may differ."""
+    tokens = ([list(row) for row in frame["generated"]] for frame in (left, right))
+    return left[["doc_id", "score"]].equals(right[["doc_id", "score"]]) and next(tokens) == next(tokens)
+
+
+def _pack(stores: list[Path], members: list[str], path: Path, traces: bool) -> dict[str, dict]:
+    """One file of the pack; returns its part of the manifest."""
+    cells: dict[str, Recorded] = {}
+    for store in stores:
+        for cell_id, recorded in load_store(store, members).items():
+            old = cells.setdefault(cell_id, recorded)
+            if old is not recorded and not _alike(old.frame, recorded.frame):
+                raise UserError(f"two stores hold the cell {cell_id} with different samples; pack one of them")
+    cells = {cell_id: cell for cell_id, cell in sorted(cells.items()) if len(cell.frame)}
+    if not cells:  # begun and not one sample finished
+        return {}
+    _write(path, [cell.frame for cell in cells.values()], traces)
+    _sync(path)
+    sha256 = digest(path, path.stat().st_mtime_ns)
+    return {cell_id: {**cell.meta, "file": path.name, "sha256": sha256} for cell_id, cell in cells.items()}
+
+
+def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pd.concat([frame.assign(_cell=i) for i, frame in enumerate(frames)], ignore_index=True)
+    order = sorted(range(len(table)), key=lambda i: (natural(table["doc_id"][i]), table["_cell"][i]))
+    table = table.iloc[order]
+    largest = max((max(tokens) for tokens in table["generated"] if len(tokens)), default=0)
+    columns = {}
+    for name in FIELDS:
+        values = list(table[name])
+        if name == "generated":
+            kind = np.uint16 if largest < 1 << 16 else np.uint32
+            columns[name] = pa.array([np.asarray(v, kind) for v in values], pa.list_(pa.from_numpy_dtype(kind)))
+        elif name in _INTEGERS:
+            columns[name] = pa.array(values, pa.int32())
+        elif name == "seconds":  # two digits say all that a shared batch's clock knows
+            alone = table["slots"].to_numpy() == 1
+            rounded = [float(v if one else f"{v:.1e}") for v, one in zip(values, alone, strict=True)]
+            columns[name] = pa.array(rounded, pa.float32())
+        elif name == "answer":
+            pairs = zip(values, table["text"], strict=True)
+            columns[name] = pa.array(
+                [SAME if answer is not None and answer == text else answer for answer, text in pairs]
+            )
+        elif name == "score":
+            columns[name] = pa.array([float(v) for v in values], pa.float32())
+        else:
+            columns[name] = pa.array(values)
+    for name in EXTRA:
+        if name in table:
+            columns[name] = pa.array(list(table[name].fillna("plain")))
+    for name in TRACE if traces else ():
+        if f"trace_{name}" in table:
+            kind = _TRACE_TYPES[name]
+            values = [
+                np.asarray([np.nan if x is None else x for x in v], kind) if isinstance(v, (list, np.ndarray)) else None
+                for v in table[f"trace_{name}"]
+            ]
+            columns[f"trace_{name}"] = pa.array(values, pa.list_(pa.from_numpy_dtype(kind)))
+    words = ["cell", "doc_id", "prompt_hash", *(n for n in EXTRA if n in columns)]
+    pq.write_table(
+        pa.table(columns), path, compression="brotli", compression_level=11, use_dictionary=words,
+        write_statistics=False, row_group_size=1 << 20, data_page_size=1 << 22,
+    )  # fmt: skip

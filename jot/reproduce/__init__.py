@@ -1,0 +1,1 @@
+"""make paper, the report, and what is missing on a machine."""

@@ -1,0 +1,279 @@
+"""``jot paper``: the notebooks from the records, then a part of the records decoded again on this machine.
+
+``jot figures`` rewrites what is committed: the notebooks' outputs and the figures, from the records alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from jot.analysis import render, sources, tables
+from jot.analysis.cells import Cell
+from jot.errors import Parser, UserError
+from jot.records import Recorded, load_store
+from jot.runs import notebooks
+from jot.tasks import TASKS
+
+SECONDS = 480
+PILOT = 4  # documents per cell that the time per document is estimated from
+MOST = 200  # documents per cell at most: short answers would otherwise take all they can
+SMALL = 1e-3  # nats: a decision this close may fall either way on another machine
+
+Table = Mapping[tuple[str, str, str], Cell]
+
+
+class Agreement(NamedTuple):
+    """One cell decoded again: documents, how many agree, and the margin at which each other one parted."""
+
+    n: int
+    scores: int
+    tokens: int
+    margins: list[float]
+
+
+# --- decoding again -----------------------------------------------------------------------------------------
+
+
+class _OutOfTime(BaseException):
+    """Not an Exception, so that no handler on the way takes it for a failed sample."""
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Stops the body after ``seconds``; what it finished is in the store. Needs the main thread to work."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def stop(*_):
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.01))
+    try:
+        with contextlib.suppress(_OutOfTime):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def replay(config: Mapping, model, limit: int, store: Path, progress: bool = False):
+    """Decode the first ``limit`` documents of a recorded configuration into ``store``, with traces.
+
+    Raises:
+        UserError: the weights, prompts or code at hand make another cell of the same parameters.
+    """
+    from jot.runs.harness import evaluate
+    from jot.sampler.exits import METHODS
+
+    rule = METHODS[config["method"]["name"]]
+    # JSON has no infinity: it is text there.
+    kinds = {field.name: str(field.type) for field in dataclasses.fields(rule)}
+    params = {k: float(v) if v in ("inf", "-inf") and "float" in kinds[k] else v
+              for k, v in config["method"].items() if k != "name"}  # fmt: skip
+    return evaluate(
+        model,
+        config["task"],
+        rule(**params),
+        split=config["split"],
+        limit=limit,
+        store=store,
+        seed=config["seed"],
+        trace=True,
+        progress=progress,
+        **config["decode"],
+    )
+
+
+def redecode(found: Table, store: Path, seconds: float, say=print) -> None:
+    """Decode a share of every cell again within ``seconds``; equal documents for all methods of a task.
+
+    A pilot of ``PILOT`` documents gives the time per document; the groups then share what time is left, the
+    cheap ones first, so that what they do not need goes to the long generations.
+    """
+    import jot.runs.harness  # noqa: F401  its imports take seconds that are not decoding
+    from jot.models import load
+
+    groups: dict[tuple[str, str], dict[str, Cell]] = {}
+    for (model, task, _), cell in found.items():
+        groups.setdefault((model, task), {})[cell.id] = cell
+    loaded = {model: load(model, dtype="float32") for model in dict.fromkeys(m for m, _ in groups)}
+    cost: dict[tuple[str, str], float] = {}
+    begun = time.perf_counter()
+
+    def left() -> float:
+        return seconds - (time.perf_counter() - begun)
+
+    def decode(group: tuple[str, str], limit: int) -> None:
+        for cell in groups[group].values():
+            if left() <= 0:
+                return
+            summary = replay(cell.config, loaded[group[0]], min(limit, cell.n), store, sys.stderr.isatty())
+            if summary.cell != cell.id:
+                raise UserError(
+                    f"the weights or prompts of {group[0]} / {group[1]} are not those of the records "
+                    f"({summary.cell} instead of {cell.id}); check out data/ anew"
+                )
+            cost[group] = cost.get(group, 0) + summary.seconds_per_sample
+
+    with _time_limit(seconds):
+        for group in sorted(groups, key=lambda group: TASKS[group[1]].length):
+            decode(group, PILOT)
+            note = f"{PILOT} documents, {cost[group]:.2f} s each"
+            say(f"  [{seconds - left():4.0f} s] {' '.join(group)}: {note}")
+        order = sorted(groups, key=lambda group: cost.get(group, 0))
+        for i, group in enumerate(order):
+            share = left() / (len(order) - i)
+            limit = int(min(MOST, PILOT + share / max(cost[group], 1e-3)))
+            if limit > PILOT and left() > 0:
+                decode(group, limit)
+                say(f"  [{seconds - left():4.0f} s] {' '.join(group)}: {limit} documents")
+
+
+def live_table(found: Table, live: Mapping[str, Recorded]) -> dict[tuple[str, str, str], Cell]:
+    """The cells as decoded here, each model and task cut to the documents that all its methods have."""
+    shared: dict[tuple[str, str], set[str]] = {}
+    have = {key: live[cell.id] for key, cell in found.items() if cell.id in live and len(live[cell.id].frame)}
+    for (model, task, _), recorded in have.items():
+        ids = set(recorded.frame["doc_id"])
+        shared[model, task] = shared.get((model, task), ids) & ids
+    cut = {}
+    for key, (meta, frame) in have.items():
+        frame = frame[frame["doc_id"].isin(shared[key[:2]])].reset_index(drop=True)
+        if len(frame):
+            cut[key] = Cell(found[key].id, Recorded(meta, frame))
+    return cut
+
+
+# --- comparing ----------------------------------------------------------------------------------------------
+
+
+def parting_margin(recorded: Mapping, live: Mapping) -> float:
+    """Margin of the earliest decision on which two decodings differ, in nats; nan without traces.
+
+    The decision is a top-2 choice or an exit test, so the margin is the smaller of the logit gap and its
+    distance to the threshold, in whichever run committed the position first.
+    """
+    runs = [r for r in (recorded, live) if r.get("trace_step") is not None]
+    if not runs:
+        return float("nan")
+    tokens = [np.asarray(r["generated"]) for r in (recorded, live)]
+    differ = tokens[0] != tokens[1]
+    steps = [np.asarray(r["trace_step"], dtype=float) for r in runs]
+    if len(runs) == 2:
+        differ |= steps[0] != steps[1]
+    if not differ.any():
+        return float("nan")
+    first = min(s[differ].min() for s in steps)
+    found = []
+    for run, step in zip(runs, steps, strict=True):
+        at = differ & (step == first)
+        margin = np.asarray(run["trace_margin"], dtype=float)[at]
+        threshold = np.asarray(run["trace_threshold"], dtype=float)[at]
+        found += [*np.abs(margin), *np.abs(margin - threshold)]
+    return float(np.nanmin(found))
+
+
+def agreement(recorded: pd.DataFrame, live: pd.DataFrame) -> Agreement:
+    """Compare the documents decoded here with their records."""
+    before = recorded.set_index("doc_id")
+    scores = tokens = 0
+    margins = []
+    live = live[live["doc_id"].isin(before.index)]
+    for row in live.to_dict("records"):
+        then = before.loc[row["doc_id"]].to_dict()
+        scores += then["score"] == row["score"] or (then["score"] != then["score"] and row["score"] != row["score"])
+        if list(then["generated"]) == list(row["generated"]):
+            tokens += 1
+        else:
+            margins.append(parting_margin(then, row))
+    return Agreement(len(live), scores, tokens, margins)
+
+
+def report(found: Table, live: Mapping[str, Recorded]) -> list[str]:
+    """One line per recorded row of the table: its numbers, and how the part decoded here agrees."""
+    lines, total = [], Agreement(0, 0, 0, [])
+    for (model, task, method), cell in found.items():
+        score, speed = tables.score(cell), tables.speedup(cell)
+        label = f"{model:<13}{task:<17}{render.method_label(method, cell.tau):<26}"
+        numbers = f"{score.value:5.1f} [{score.low:.1f}, {score.high:.1f}]  {speed.value:5.2f}x  n = {cell.n:,}"
+        if cell.id not in live or live[cell.id].frame.empty:
+            lines.append(f"{label}{numbers}  | not decoded again: out of time")
+            continue
+        seen = agreement(cell.recorded.frame, live[cell.id].frame)
+        total = Agreement(*(a + b for a, b in zip(total, seen, strict=True)))
+        parted = ", ".join(f"{m:.1e}" for m in seen.margins)
+        lines.append(
+            f"{label}{numbers}  | {seen.scores}/{seen.n} scores equal, {seen.tokens}/{seen.n} tokens equal"
+            + (f"; parted at margins {parted}" if parted else "")
+        )
+    near = sum(m < SMALL for m in total.margins)
+    lines.append(
+        f"In all: {total.scores}/{total.n} scores equal, {total.tokens}/{total.n} tokens equal"
+        + (f"; {near} of {len(total.margins)} differences began at a margin under {SMALL:g}" if total.margins else "")
+    )
+    return lines
+
+
+def reproduce(seconds: float, folder: Path, say=print) -> None:
+    """Decode a part of the main table again and print it beside the records, all under ``folder``."""
+    records = {k: r for k, r in sources.recorded().items() if r.meta["config"]["dtype"] == "float32"}
+    found = tables.select(records)
+    store = folder / "live"
+    shutil.rmtree(store, ignore_errors=True)  # a proof is decoded now, not read from an earlier run
+    count = len({cell.id for cell in found.values()})
+    say(f"\nDecoding a part of {count} recorded cells again, for at most {seconds:g} s:")
+    redecode(found, store, seconds, say)
+    live = load_store(store) if store.is_dir() else {}
+    lines = ["Recorded (score in %, Wilson 95 %; step speedup) | decoded again here", *report(found, live)]
+    if here := live_table(found, live):
+        lines += ["", "Table 1 as decoded on this machine:", "", repr(render.main(tables.main(here)))]
+    say("\n" + "\n".join(lines))
+    (folder / "reproduction.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+# --- commands -----------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``jot paper``. Returns the exit code; mistakes are raised as UserError."""
+    parser = Parser(prog="jot paper", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time for decoding again (default %(default)s)")
+    options = parser.parse_args(arguments)
+    if not options.seconds >= 0:
+        raise UserError(f"--seconds {options.seconds:g} must be at least 0; 0 only runs the notebooks")
+    folder = notebooks.home() / "results" / "paper"
+    notebooks.names()
+    sources.recorded()
+    folder.mkdir(parents=True, exist_ok=True)
+    print("Executing the notebooks from the recorded runs:", flush=True)
+    for name, path, took in notebooks.execute_all(source="recorded", out_dir=folder):
+        print(f"  {name}: {took:.0f} s, {path.relative_to(notebooks.home())}", flush=True)
+    if options.seconds:
+        reproduce(options.seconds, folder, lambda text: print(text, flush=True))
+    return 0
+
+
+def figures(arguments: Sequence[str] | None = None) -> int:
+    """``jot figures``: rewrite the outputs in ``notebooks/`` and what is in ``figures/`` from the records."""
+    parser = Parser(prog="jot figures", description="Rewrite notebooks/ and figures/.")
+    parser.add_argument("notebooks", nargs="*", help="names of notebooks (default: all)")
+    options = parser.parse_args(arguments)
+    for name in options.notebooks or notebooks.names():
+        begun = time.perf_counter()
+        notebooks.refresh(name, notebooks.home() / "figures")
+        print(f"  {name}: {time.perf_counter() - begun:.0f} s", flush=True)
+    return 0

@@ -1,0 +1,281 @@
+"""``jot check``: is this machine ready, and what to do about each thing that is not right.
+
+Runs as `python jot/reproduce/doctor.py` too, where nothing is installed yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+SECONDS = 10.0  # of decoding
+CORE = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "huggingface_hub")
+EVALUATION = (
+    "lm-eval", "datasets", "pandas", "pyarrow", "papermill", "nbconvert", "matplotlib", "scipy", "statsmodels",
+)  # fmt: skip
+SETUP = "run `make setup` in the checkout, then use .venv/bin/jot"
+MEMORY, DISK = 2.0, 1.0  # GiB
+MODELS = ("pocket-llada", "pocket-dream")
+
+
+class Result(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes:
+        ok: True, False, or None for what is only worth knowing.
+        advice: what to do where it is not right.
+    """
+
+    name: str
+    ok: bool | None
+    found: str
+    advice: str = ""
+
+
+def root() -> Path:
+    """The checkout, as ``jot.models.home`` finds it, without importing torch."""
+    return Path(os.environ.get("JOT_HOME") or Path(__file__).resolve().parents[2])
+
+
+def pins() -> dict[str, str]:
+    """Versions in requirements.lock, by name; empty without the file."""
+    try:
+        lines = (root() / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    return dict(line.split("==", 1) for line in lines if "==" in line and not line.startswith("#"))
+
+
+def python() -> Iterator[Result]:
+    found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    fits = (3, 11) <= sys.version_info[:2] <= (3, 12)
+    yield Result("Python", fits, found, "install Python 3.11 or 3.12 and run make setup PYTHON=/path/to/python")
+
+
+def packages() -> Iterator[Result]:
+    locked, missing, other = pins(), [], []
+    for name in (*CORE, *EVALUATION):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+            continue
+        if name == "torch":
+            yield Result("torch", True, version)
+        if locked.get(name) not in (None, version.partition("+")[0]):
+            other.append(f"{name} {version} (locked: {locked[name]})")
+    if missing:
+        core = [name for name in missing if name in CORE]
+        note = "" if core else "; decoding works without"
+        yield Result("packages", False, f"missing: {', '.join(missing)}{note}", SETUP)
+    elif other:
+        yield Result("packages", None, f"other versions than requirements.lock: {', '.join(other)}", SETUP)
+    else:
+        yield Result("packages", True, "all there" + (", as in requirements.lock" if locked else ""))
+
+
+def device() -> Iterator[Result]:
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not torch.cuda.is_available():
+        built = "this build of torch has no CUDA" if torch.version.cuda is None else "torch sees no CUDA device"
+        advice = "fine for the pocket models; a GPU needs its driver (nvidia-smi) and a CUDA build of torch"
+        yield Result("device", None, f"CPU, {cores} cores ({built})", advice)
+        return
+    for i in range(torch.cuda.device_count()):
+        try:
+            free, total = (n / 2**30 for n in torch.cuda.mem_get_info(i))
+            works = float(torch.ones(8, device=f"cuda:{i}").sum()) == 8.0
+        except RuntimeError as error:
+            yield Result(f"GPU {i}", False, str(error).split("\n")[0][:120], "free the card, or use --device cpu")
+            continue
+        found = f"{torch.cuda.get_device_name(i)}, {free:.0f} of {total:.0f} GiB free, CUDA {torch.version.cuda}"
+        enough = "" if total > 30 else "; the 7B and 8B models need about 18 GiB in bfloat16"
+        yield Result(f"GPU {i}", works, found + enough, "the card computes wrong sums: use --device cpu")
+
+
+def memory() -> Iterator[Result]:
+    free = None
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        free = int(lines["MemAvailable"].split()[0]) / 2**20
+    except (OSError, KeyError, ValueError):
+        try:
+            free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+        except (OSError, ValueError):
+            yield Result("memory", None, "this system does not tell how much is free")
+            return
+    advice = f"close other programs: the notebooks and an evaluation need about {MEMORY:g} GiB"
+    yield Result("memory", free >= MEMORY, f"{free:.1f} GiB free", advice)
+
+
+def disk() -> Iterator[Result]:
+    place = root() / "results"
+    place = place if place.is_dir() else root()
+    if not os.access(place, os.W_OK):
+        yield Result("disk", False, f"{place} is not writable", "take ownership of the checkout, or clone it elsewhere")
+        return
+    free = shutil.disk_usage(place).free / 2**30
+    advice = f"make room, or give another disk with --store: runs need about {DISK:g} GiB"
+    yield Result("disk", free >= DISK, f"{free:.1f} GiB free for results/", advice)
+
+
+def weights() -> Iterator[Result]:
+    from jot.models import _fingerprint
+
+    recorded = _recorded_weights()
+    for name in MODELS:
+        folder = root() / "data" / "models" / name
+        advice = f"check out {folder.relative_to(root())} anew (git checkout -- data/models)"
+        if not (folder / "model.safetensors").is_file():
+            yield Result(name, False, "its weights are missing", f"{advice}, or set JOT_HOME to the checkout")
+            continue
+        found = _fingerprint(folder)
+        if name not in recorded:
+            yield Result(name, None, f"{found[:12]}, no recorded run to compare with", "check out data/records")
+        else:
+            same = found in recorded[name]
+            what = "as recorded" if same else "not the weights that the records were made with"
+            yield Result(name, same, f"{found[:12]}, {what}", advice)
+
+
+def _recorded_weights() -> dict[str, set[str]]:
+    from jot.errors import UserError
+    from jot.records import metas
+
+    found: dict[str, set[str]] = {}
+    try:
+        for meta in metas(root() / "data" / "records").values():
+            found.setdefault(meta["config"]["model"], set()).add(meta["config"]["fingerprint"])
+    except UserError:
+        pass
+    return found
+
+
+def hub(timeout: float = 3.0) -> Iterator[Result]:
+    """Whether the model hub answers; without it everything packaged works, so nothing here is a failure."""
+    offline = [
+        name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(name, "0") not in ("", "0")
+    ]
+    if offline:
+        advice = f"the pocket models need no hub; unset {offline[0]} to fetch full-size ones"
+        yield Result("hub", None, f"switched off by {offline[0]}", advice)
+        return
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=timeout).close()
+        yield Result("hub", True, f"{address} answers")
+    except urllib.error.HTTPError as error:
+        yield Result("hub", True, f"{address} answers ({error.code})")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        advice = "fine for the pocket models; full-size ones need the network, a mirror (HF_ENDPOINT) or a local folder"
+        yield Result("hub", None, f"offline: {address} does not answer ({reason})", advice)
+
+
+def decoding(seconds: float = SECONDS, where: str | None = None) -> Iterator[Result]:
+    """Decodes recorded samples again, for about ``seconds``, and compares the tokens with the records."""
+    from jot.analysis import cells, sources
+    from jot.decode import decode
+    from jot.models import load
+    from jot.records import take
+    from jot.runs import settings
+    from jot.runs.grid import Point
+    from jot.tasks import TASKS, read_jsonl, split_file
+    from jot.tasks.prompts import prompt_text
+    from jot.tasks.text import encode, render
+
+    found = {k: r for k, r in sources.recorded().items() if r.meta["config"]["dtype"] == "float32"}
+    task = TASKS["pocket_gsm8k"]
+    documents = {doc["id"]: doc for doc in read_jsonl(split_file(task, "test", None)[1])}
+    for name in MODELS:
+        cell = cells.lookup(found, Point.of(name, task.name, "jot"))
+        if cell is None:
+            yield Result(name, None, "no recorded run to compare with", "check out data/records")
+            continue
+        model = load(name, device=where, dtype="float32")
+        rule = settings.build_method("jot", model.family, {})
+        config = settings.build_decode(model, {}, task, method="jot")
+        rows = {row["doc_id"]: row for row in cell.recorded.frame.to_dict("records")}
+        begun, n, equal = time.perf_counter(), 0, 0
+        for doc_id in take(list(rows)):
+            if n and time.perf_counter() - begun > seconds / len(MODELS):
+                break
+            chat = [{"role": "user", "content": prompt_text(task.name, documents[doc_id])}]
+            ids = encode(model, [render(model, chat)])[0]
+            if hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()[:16] != rows[doc_id]["prompt_hash"]:
+                advice = "check out data/tasks and data/models anew, and " + SETUP
+                yield Result(name, False, f"the prompt of {doc_id} is not the recorded one", advice)
+                break
+            out = decode(model, ids, rule, sample_id=doc_id, **vars(config))
+            n, equal = n + 1, equal + (out.generated == list(rows[doc_id]["generated"]))
+        else:
+            doc_id = ""
+        took = time.perf_counter() - begun
+        if n:
+            found_here = f"{equal} of {n} samples with the recorded tokens, {took / n:.2f} s each on {model.device}"
+            # A decision at a near tie may fall the other way on another machine; more than a few is a fault.
+            fine = True if equal == n else None if equal >= 0.75 * n else False
+            yield Result(name, fine, found_here, f"run make test for the cause; {SETUP}")
+
+
+CHECKS: tuple[tuple[str, Callable[..., Iterator[Result]]], ...] = (
+    ("Python", python), ("packages", packages), ("device", device), ("memory", memory), ("disk", disk),
+    ("weights", weights), ("hub", hub), ("decoding", decoding),
+)  # fmt: skip
+
+
+def run(seconds: float = SECONDS, where: str | None = None) -> Iterator[tuple[str, Result]]:
+    """Every check in turn; one that cannot run is a failure of its own, not of the others."""
+    for section, check in CHECKS:
+        try:
+            for result in check(seconds, where) if section == "decoding" else check():
+                yield section, result
+        except ImportError as error:
+            yield section, Result(section, False, f"cannot look: {error.name or error} is not installed", SETUP)
+        except Exception as error:  # whatever is broken here is what this command is for
+            text = " ".join(str(error).split())[:300]
+            yield section, Result(section, False, text, f"put that right; {SETUP}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """As ``jot.errors.Parser``, which cannot be imported where nothing is installed."""
+
+    def error(self, message: str):
+        self.exit(2, f"jot: error: {message}; see `{self.prog} --help`\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``jot check``. Returns 0 if all is well, 1 if something is not right."""
+    parser = _Parser(prog="jot check", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of decoding (default %(default)g)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: CUDA where there is one)")
+    options = parser.parse_args(arguments)
+    wrong = 0
+    for section, result in run(options.seconds, options.device):
+        mark = {True: "ok", None: "note", False: "WRONG"}[result.ok]
+        name = result.name if result.name in (section, "torch") or section == "device" else f"{section}, {result.name}"
+        print(f"{mark:<6} {name:<24} {result.found}", flush=True)
+        if result.ok is not True and result.advice:
+            print(f"{'':<6} {'':<24} -> {result.advice}", flush=True)
+        wrong += result.ok is False
+    print(f"\n{wrong} of these must be put right." if wrong else "\nAll is well. Next: make paper")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    sys.exit(main())

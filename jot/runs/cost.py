@@ -1,0 +1,136 @@
+"""What a grid costs: seconds of each cell from the times of the recorded runs."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from jot import tasks
+from jot.analysis.cells import family, resolved, short
+from jot.analysis.sources import DOCUMENTS
+from jot.errors import UserError
+from jot.records import metas, on, plain
+from jot.runs.grid import Grid, NotebookPoint, Point
+from jot.runs.parameters import home
+
+Metas = Mapping[str, Mapping]
+
+
+class Estimate(NamedTuple):
+    """What one point will take.
+
+    Attributes:
+        documents: samples of the cell, None where the split is not here to be counted.
+        seconds: documents x steps a document x seconds a step of the nearest recorded cell, None without one.
+        nearest: that cell's id.
+    """
+
+    documents: int | None = None
+    seconds: float | None = None
+    nearest: str | None = None
+
+
+def recorded(folders: Iterable[Path] | None = None) -> dict[str, Mapping]:
+    """Totals and hardware of the recorded cells in ``folders`` (``data/records``), without samples; may be empty."""
+    found: dict[str, Mapping] = {}
+    for folder in folders or (home() / "data" / "records",):
+        if folder.is_dir():
+            found |= {name: meta for name, meta in metas(folder).items() if meta["totals"].get("steps")}
+    return found
+
+
+@cache
+def _lines(path: Path) -> int:
+    with gzip.open(path, "rb") as file:
+        return sum(1 for _ in file)
+
+
+def documents(point: Point) -> int | None:
+    """Samples that the point decodes, as far as that can be told without a download."""
+    task = tasks.get(point.task)
+    whole = DOCUMENTS.get(point.task) if point.own_split == task.splits[0] else None
+    if task.packaged:
+        try:
+            whole = _lines(tasks.split_file(task, point.own_split, None)[1])
+        except (UserError, OSError):
+            whole = None
+    return whole if point.limit is None else point.limit if whole is None else min(point.limit, whole)
+
+
+def _differences(left: Mapping, right: Mapping) -> int:
+    return sum(left.get(key) != right.get(key) for key in {*left, *right})
+
+
+def nearest(point: Point, found: Metas) -> str | None:
+    """The recorded cell of the same model and task that differs in the fewest settings, the method counting most."""
+    method, decode = resolved(point)
+    best: tuple[tuple, str] | None = None
+    for name, meta in found.items():
+        config = meta["config"]
+        if (config["model"], config["task"]) == (short(point.model), point.task):
+            other, settings = on(plain(config["method"])), on(plain(config["decode"]))
+            near = (
+                other["name"] != point.method,
+                _differences(settings, decode) + _differences(other, method),
+                config["split"] != point.own_split,
+                config.get("seed") != point.seed,
+            )
+            if best is None or (near, name) < best:
+                best = near, name
+    return best and best[1]
+
+
+def estimate(point: Point | NotebookPoint, found: Metas) -> Estimate:
+    """Seconds of one process on the recorded hardware; a notebook's run is not estimated."""
+    if isinstance(point, NotebookPoint):
+        return Estimate()
+    n = documents(point)
+    try:
+        family({"model": point.model})
+        name = nearest(point, found)
+    except (UserError, StopIteration):  # a model that is still on the hub
+        name = None
+    if name is None or n is None:
+        return Estimate(n)
+    totals = found[name]["totals"]
+    configured = resolved(point)[1]["steps"] / (totals["configured_steps"] / totals["samples"])
+    steps = totals["steps"] / totals["samples"] * configured
+    return Estimate(n, n * steps * totals["seconds"] / totals["steps"], name)
+
+
+def duration(seconds: float | None) -> str:
+    """ "3 s", "2 min", "1.5 h"; "-" for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s" if seconds >= 1 else "<1 s"
+    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
+
+
+def listing(grid: Grid, found: Metas) -> list[str]:
+    """A line a point with its estimated time, and what that time stands for."""
+    made = [(point, estimate(point, found)) for point in grid.cells]
+    rows = []
+    for point, cost in made:
+        options = " ".join(filter(None, (point.shown, point.seed and f"seed={point.seed}", point.trace and "trace")))
+        what = f"{point.task}/{point.own_split}"
+        n = f"n {cost.documents or '?'}"
+        rows.append((short(point.model), what, point.method, options, n, duration(cost.seconds)))
+    for point in grid.notebooks:
+        rows.append(("notebook", Path(point.name).stem, "", point.shown, "", "-"))
+    adjust = [str.ljust] * 4 + [str.rjust] * 2
+    columns = zip(adjust, zip(*rows, strict=True), strict=True)
+    adjusted = [[put(word, max(map(len, column))) for word in column] for put, column in columns]
+    lines = ["  ".join(row).rstrip() for row in zip(*adjusted, strict=True)]
+    known = [cost.seconds for _, cost in made if cost.seconds is not None]
+    kinds = sorted({found[cost.nearest]["hardware"]["kind"] for _, cost in made if cost.nearest})
+    counts = f"{len(grid.cells)} cells, {len(grid.notebooks)} notebooks"
+    if not known:
+        return [*lines, f"{counts}; no times of these models are recorded"]
+    text = f"{counts}; about {duration(sum(known))} of decoding by one process on {', '.join(kinds)}"
+    if len(known) < len(made):
+        text += f", without the {len(made) - len(known)} cells that have no recorded time"
+    return [*lines, f"{text} (as it was recorded; another machine or batch takes another time)"]

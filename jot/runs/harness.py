@@ -1,0 +1,331 @@
+"""Evaluation through lm-eval: `evaluate`, which records every sample, and the lm-eval model "jot".
+
+Importing this module registers the model: `import jot.runs.harness`, then `lm_eval.simple_evaluate(model="jot")`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import lm_eval.models  # noqa: F401  first: a model registered before it would hide all others
+import numpy as np
+import pandas as pd
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+from tqdm.auto import tqdm
+
+from jot import tasks
+from jot.decode import decode_stream
+from jot.errors import UserError, whole
+from jot.models import load
+from jot.models.base import DiffusionModel
+from jot.records import TRACE, Cell, Recorded, take, to_frame
+from jot.records.store import Writer, writable
+from jot.runs import distributed, environment, settings
+from jot.sampler.output import Output, Trace
+from jot.tasks.bench import Bench
+from jot.tasks.extract import cut
+from jot.tasks.text import answer_ids, encode, render, to_text
+
+IGNORED = {
+    "until",
+    "do_sample",
+    "max_gen_toks",
+    "max_new_tokens",
+    "max_length",
+    "prompt_tokens",
+}  # not decoding knobs
+SAMPLING = {"temperature", "top_p", "top_k"}  # nor these beside ``do_sample: false``, as in transformers
+ROUNDS = 8  # of the batch, claimed at once at least: a batch runs dry at the end of what was claimed
+SHARE = 4  # or one part in so many of what is left: large claims first, small ones when others need some too
+
+
+# ---------------------------------------------------------------- the lm-eval model
+
+
+@register_model("jot")
+class JotLM(LM):
+    """lm-eval model: decodes `generate_until` requests; log-likelihood tasks are not for diffusion models.
+
+    Args:
+        model: name, folder or hub id, or a model from `jot.load`; `pretrained` is another name for it.
+        method: exit rule.
+        batch_size: rows of the batch.
+        seed: of the random draws.
+        parameters: settings of the method and of the decoding loop; `--gen_kwargs` of a run override them,
+            and unlike model arguments they are part of lm-eval's response cache key.
+    """
+
+    def __init__(
+        self, model="pocket-llada", *, pretrained=None, method: str = "jot", batch_size=16,
+        max_batch_size=None,
+        device=None, dtype=None, revision=None, seed: int = 0, **parameters,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        settings.parse(method, parameters)
+        model = pretrained or model
+        if str(device).startswith("cuda") and not torch.cuda.is_available():
+            device = None  # lm-eval's command line asks for cuda:0 unless told otherwise
+        if not isinstance(model, DiffusionModel):
+            model = load(model, revision=revision, device=device, dtype=dtype)
+        self.model, self.method, self.seed, self.parameters = model, method, int(seed), parameters
+        self.slots = int(batch_size) if re.fullmatch("[0-9]+", str(batch_size)) else 16
+        self._device = model.device
+
+    @property
+    def tokenizer_name(self) -> str:
+        return str(self.model.name).replace("/", "__")
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        return self.model.tokenizer.chat_template or ""
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return render(self.model, chat_history)
+
+    def _settings(self, options: Mapping) -> dict[str, object]:
+        ignored = IGNORED | SAMPLING if options.get("do_sample") is False else IGNORED
+        given = {**self.parameters, **{k: v for k, v in options.items() if k not in ignored}}
+        method = str(given.pop("method", self.method))
+        length = options.get("max_gen_toks") or options.get("max_new_tokens")
+        if length:
+            given.setdefault("length", int(length))
+        return {"method": method, **settings.parse(method, given)}
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        groups: dict[str, list[int]] = {}
+        for i, request in enumerate(requests):
+            group = {**self._settings(request.args[1]), "prompt_tokens": request.args[1].get("prompt_tokens")}
+            groups.setdefault(json.dumps(group, sort_keys=True), []).append(i)
+        texts: list[str] = [""] * len(requests)
+        with tqdm(total=len(requests), disable=disable_tqdm, desc="decoding") as bar:
+            for members in groups.values():
+                for i, text in self._decode([requests[i] for i in members], members):
+                    until = requests[i].args[1].get("until") or []
+                    texts[i] = cut(text, [until] if isinstance(until, str) else until)
+                    self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
+                    bar.update()
+        return texts
+
+    def _decode(self, requests: list[Instance], keys: list[int]) -> Iterator[tuple[int, str]]:
+        options = requests[0].args[1]
+        chosen = self._settings(options)
+        name = chosen.pop("method")
+        method = settings.build_method(name, self.model.family, chosen)
+        config = settings.build_decode(self.model, chosen, seed=self.seed, method=name)
+        prompts = encode(self.model, [request.args[0] for request in requests])
+        # Draws are keyed by the document, so a sample is the same whatever is decoded beside it. Tasks may share a
+        # document or only its name; `repeats` of a task bring the very same request again.
+        waiting: dict[tuple, list[int]] = {}
+        repeats: Counter[int] = Counter()
+        for request, key, ids in zip(requests, keys, prompts, strict=True):
+            name = f"{(request.doc or {}).get('id', f'{request.task_name}/{request.doc_id}')}"
+            name += f"#{request.idx}" if request.idx else ""
+            name += f"~{repeat}" if (repeat := repeats[id(request)]) else ""
+            repeats[id(request)] += 1
+            waiting.setdefault((name, *ids[: options.get("prompt_tokens")]), []).append(key)
+        samples = [(name, ids) for name, *ids in waiting]
+        for name, out in decode_stream(self.model, samples, method, slots=self.slots, **dataclasses.asdict(config)):
+            text = to_text(self.model, answer_ids(self.model, out.generated))
+            yield from ((key, text) for key in waiting[name, *out.tokens[: -config.length]])
+
+    def loglikelihood(self, requests):
+        raise NotImplementedError("a masked diffusion model is evaluated by generation: use a generate_until task")
+
+    loglikelihood_rolling = loglikelihood
+
+
+# ---------------------------------------------------------------- evaluate
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What `evaluate` returns.
+
+    Attributes:
+        cell: the cell's id.
+        recorded: configuration and samples of this run's documents, as `records.load_store` would give them.
+        decoded: how many samples were decoded now; the others had been.
+    """
+
+    cell: str
+    recorded: Recorded
+    decoded: int
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return self.recorded.frame
+
+    @property
+    def n(self) -> int:
+        return len(self.frame)
+
+    @property
+    def score(self) -> float:
+        """Mean score in [0, 1]; NaN for a task without one."""
+        return float(self.frame["score"].mean())
+
+    @property
+    def speedup(self) -> float:
+        """Configured over actual steps, a ratio of sums."""
+        return float(self.frame["configured_steps"].sum() / self.frame["steps"].sum())
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens before the end of the answer, per forward pass."""
+        forwards = self.frame[["forwards_full", "forwards_suffix", "forwards_block"]].to_numpy().sum()
+        return float(self.frame["tokens_non_eos"].sum() / forwards)
+
+    @property
+    def padding(self) -> float:
+        """Generated length over tokens before the end of the answer; infinite if every answer is empty."""
+        tokens = self.frame["tokens_non_eos"].sum()
+        return float(self.frame["generated"].map(len).sum() / tokens) if tokens else math.inf
+
+    @property
+    def seconds_per_sample(self) -> float:
+        return float(self.frame["seconds"].mean())
+
+
+def _trace(trace: Trace) -> dict[str, list]:
+    def numbers(values) -> list:
+        values = np.asarray(values)
+        if values.dtype.kind != "f":
+            return values.tolist()
+        return [float(f"{x:.6g}") if math.isfinite(x) else None for x in values.tolist()]
+
+    return {name: numbers(getattr(trace, name)) for name in TRACE}
+
+
+def _record(model: DiffusionModel, bench: Bench, doc_id: str, out: Output, steps: int, slots: int) -> dict:
+    ids = answer_ids(model, out.generated)
+    text = to_text(model, ids)
+    answer, score = bench.score(doc_id, text)
+    record = {
+        "doc_id": doc_id, "prompt_hash": bench.hashes[doc_id], "prompt_tokens": len(bench.prompts[doc_id]),
+        "text": text, "answer": answer, "score": score, "configured_steps": steps, "steps": out.steps,
+        **{f"forwards_{kind}": out.forwards[kind] for kind in ("full", "suffix", "block")},
+        "seconds": round(out.seconds, 6), "slots": slots, "tokens_non_eos": len(ids), "empty": not text.strip(),
+        "generated": list(out.generated),
+    }  # fmt: skip
+    if out.loop != "plain":
+        record["loop"] = out.loop
+    return record if out.trace is None else {**record, "trace": _trace(out.trace)}
+
+
+def evaluate(
+    model: str | DiffusionModel,
+    task: str,
+    method: str | object = "jot",
+    *,
+    split: str | None = None,
+    limit: int | None = None,
+    store: str | os.PathLike = "results/records",
+    seed: int = 0,
+    slots: int = 16,
+    data: str | os.PathLike | None = None,
+    trace: bool = False,
+    progress: bool = True,
+    allow_code_execution: bool = False,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    **parameters,
+) -> Summary:
+    """Decodes and scores a task, sample by sample into `store`; what is recorded there is not decoded again.
+
+    Args:
+        model: from `jot.load`, or a name, folder or hub id.
+        task: one of `jot.tasks.TASKS`.
+        method: an exit rule, or its name; then `parameters` may hold its settings.
+        split: defaults to the task's first.
+        limit: only the first so many documents of a fixed permutation (stratified by subject).
+        store: folder of the records; several processes may share it.
+        seed: of the random draws.
+        slots: rows of the batch.
+        data: local folder of the benchmark's files.
+        trace: record how each canvas was filled.
+        allow_code_execution: consent to run code that a full-size model writes, in the sandbox.
+        parameters: settings of the decoding loop (and of a method given by name).
+
+    Raises:
+        UserError: anything that the caller can put right, before the weights are read where possible.
+    """
+    bench_task = tasks.get(task)
+    split, _ = tasks.split_file(bench_task, split, data)
+    if bench_task.needs_flag and not allow_code_execution:
+        raise UserError(f"{task} runs code that the model writes; consent with --allow-code-execution")
+    take([], limit)
+    whole("", "slots", slots, low=1)
+    name = method if isinstance(method, str) else method.name
+    chosen = settings.parse(name, parameters)
+    if not isinstance(method, str) and (twice := chosen.keys() & {f.name for f in dataclasses.fields(method)}):
+        raise UserError(f"{sorted(twice)[0]} is a setting of the rule that was given; set it there")
+    loaded = isinstance(model, DiffusionModel)
+    known = type(model) if loaded else settings.model_class(model)
+
+    def resolve(model_or_class):
+        rule = settings.build_method(name, model_or_class.family, chosen) if isinstance(method, str) else method
+        return rule, settings.build_decode(model_or_class, chosen, bench_task, seed, name)
+
+    if known is not None:
+        resolve(known)
+    folder = writable(store)
+    model = model if loaded else load(model, revision=revision, device=device, dtype=dtype)
+    rule, config = resolve(model)
+    if model.dtype == torch.float32:
+        torch.backends.cuda.matmul.allow_tf32 = False  # a CPU must be able to match
+
+    bench = Bench(model, bench_task, split, data)
+    subjects = [doc[bench_task.subject] for doc in bench.docs.values()] if bench_task.subject else None
+    wanted = take(list(bench.docs), limit, subjects)
+    for doc_id in wanted:
+        if len(bench.prompts[doc_id]) + config.length > model.max_positions:
+            raise UserError(
+                f"the prompt of {doc_id} has {len(bench.prompts[doc_id])} tokens and {config.length} are to "
+                f"follow, but {model.name} has {model.max_positions} positions; "
+                "use a smaller length or a model with more positions"
+            )
+    version = bench.task.VERSION
+    cell = Cell(settings.cell_config(model, bench_task, version, split, bench.prompt_hash, rule, config))
+    decoded = 0
+    with Writer(folder, cell, bench.hashes, environment.describe(model.device)) as writer:
+        missing = [doc_id for doc_id in wanted if doc_id not in writer.done]
+        if trace and any("trace" not in writer.done[doc_id] for doc_id in wanted if doc_id in writer.done):
+            raise UserError(f"{cell.id} was recorded without traces in {folder}; use another store")
+        with tqdm(
+            total=len(wanted), initial=len(wanted) - len(missing), desc=f"{task} {name}", unit="sample",
+            disable=not progress or not missing or not distributed.first(),
+        ) as bar:  # fmt: skip
+            own = set(distributed.share(wanted))
+            while missing:
+                near = [doc_id for doc_id in missing if doc_id in own]
+                claimed = writer.claim(near, max(slots * ROUNDS, len(near) // SHARE))
+                claimed = claimed or writer.claim(missing, max(slots * ROUNDS, len(missing) // SHARE))
+                if not claimed:
+                    bar.set_postfix_str("waiting for another process")
+                    time.sleep(0.2)
+                samples = [(doc_id, bench.prompts[doc_id]) for doc_id in claimed]
+                stream = decode_stream(model, samples, rule, slots=slots, trace=trace, **dataclasses.asdict(config))
+                try:
+                    for doc_id, out in stream:
+                        writer.append(_record(model, bench, doc_id, out, config.steps, slots))
+                        decoded += 1
+                        bar.update()
+                except (torch.OutOfMemoryError, MemoryError) as error:
+                    raise UserError(
+                        f"out of memory on {model.device} with {slots} samples at a time: the {len(writer.done)} "
+                        "finished samples are kept; run again with fewer slots"
+                    ) from error
+                missing = [doc_id for doc_id in missing if doc_id not in writer.done]
+                bar.n = len(wanted) - len(missing)
+        frame = to_frame([writer.done[doc_id] for doc_id in wanted])
+    return Summary(cell.id, Recorded(writer.meta, frame), decoded)

@@ -1,0 +1,259 @@
+"""Notebook tooling: one parameter vocabulary, a strict papermill run, and stripping for commits.
+
+Papermill alone accepts a misspelt parameter with a log line and leaves a half-written file that looks done.
+``run`` refuses the first before a kernel starts and names the output only when the run succeeded; under plain
+papermill the first code cell after Parameters calls ``check``, which refuses the same in one sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jot.errors import Parser, UserError
+from jot.runs.parameters import NotebookError, check, closest, coerce, home, parameters, spec_of
+
+__all__ = [
+    "NotebookError",
+    "check",
+    "execute_all",
+    "home",
+    "locate",
+    "names",
+    "parameters",
+    "refresh",
+    "run",
+    "strip",
+    "stripped",
+]
+
+
+# --- running ------------------------------------------------------------------------------------------------
+
+
+def names() -> list[str]:
+    """The notebooks there are, in order.
+
+    Raises:
+        UserError: there is none.
+    """
+    folder = home() / "notebooks"
+    found = sorted(p.stem for p in folder.glob("*.ipynb") if not p.stem.startswith("."))
+    if not found:
+        raise UserError(f"there are no notebooks in {folder}; set JOT_HOME to the checkout")
+    return found
+
+
+def locate(name: str) -> Path:
+    """The file of a notebook by its name, with or without the extension, or by its path."""
+    path = home() / "notebooks" / f"{Path(name).stem}.ipynb"
+    if Path(name).suffix == ".ipynb" and Path(name).is_file():
+        return Path(name).resolve()
+    if not path.is_file():
+        raise UserError(f"unknown notebook {name!r}{closest(name, names())}")
+    return path
+
+
+@contextlib.contextmanager
+def _kernel_environment() -> Iterator[None]:
+    """Kernels of this interpreter that can import this package, quiet, without a user's startup files."""
+    with tempfile.TemporaryDirectory() as profile:
+        config = Path(profile) / "profile_default" / "ipython_kernel_config.py"
+        config.parent.mkdir()
+        config.write_text("c.IPKernelApp.log_level = 40\nc.HistoryManager.enabled = False\n")
+        package = str(Path(__file__).resolve().parents[2])
+        search = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+        new = {
+            "PYTHONPATH": search,
+            "IPYTHONDIR": profile,
+            "JUPYTER_PREFER_ENV_PATH": "1",
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+            "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm falls back to text without ipywidgets
+        }
+        old = {key: os.environ.get(key) for key in new}
+        os.environ.update(new)
+        try:
+            yield
+        finally:
+            for key, value in old.items():
+                os.environ.pop(key, None) if value is None else os.environ.update({key: value})
+
+
+def run(
+    name: str, params: Mapping[str, Any] | None = None, out: str | Path | None = None, progress: bool = False
+) -> Path:
+    """Execute a notebook with parameters, strictly.
+
+    Args:
+        name: notebook name or path.
+        params: parameter values; lists may be comma-separated text, paths are relative to the current folder.
+        out: file to write, ``results/notebooks/<name>.ipynb`` by default.
+        progress: show a bar over the cells and what they print.
+
+    Returns:
+        The written notebook. It appears under its name only when every cell succeeded; a failed run is kept
+        beside it as ``<name>.failed.ipynb``.
+
+    Raises:
+        UserError: an unknown notebook, parameter or value (before the kernel starts), or a cell that failed.
+    """
+    path = locate(name)
+    declared, values = parameters(path), {}
+    for key, value in (params or {}).items():
+        if key not in declared:
+            raise UserError(f"{path.stem}: unknown parameter {key!r}{closest(key, declared)}")
+        spec = spec_of(key, declared[key])
+        values[key] = coerce(key, value, spec)
+        if spec.kind == "path" and values[key] is not None:
+            values[key] = str(Path(os.path.expanduser(values[key])).resolve())
+    out = Path(out).resolve() if out else home() / "results" / "notebooks" / path.name
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.stem}.{os.getpid()}.ipynb")
+    failed = out.with_name(f"{out.stem}.failed.ipynb")
+
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    streams = {"stdout_file": sys.stdout, "stderr_file": sys.stderr} if progress else {}
+    try:
+        with _kernel_environment():
+            papermill.execute_notebook(
+                str(path),
+                str(partial),
+                parameters=values,
+                kernel_name="python3",
+                progress_bar=progress,
+                **streams,
+            )
+        os.replace(partial, out)
+        failed.unlink(missing_ok=True)
+    except PapermillExecutionError as error:
+        os.replace(partial, failed)
+        if error.ename in ("UserError", "NotebookError"):
+            raise UserError(f"{path.stem}: {error.evalue}") from None
+        raise UserError(
+            f"{path.stem} failed in cell {error.exec_count} ({error.ename}: {error.evalue}); "
+            f"the run up to there is in {failed}"
+        ) from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return out
+
+
+def execute_all(
+    which: Iterable[str] | None = None, source: str = "recorded", out_dir: str | Path | None = None
+) -> Iterator[tuple[str, Path, float]]:
+    """Run notebooks one after another; yields name, written file and seconds as each ends."""
+    folder = Path(out_dir) if out_dir else home() / "results" / "notebooks"
+    for name in which if which is not None else names():
+        begun = time.perf_counter()
+        wanted = {"source": source, "out": folder / "figures"}
+        declared = parameters(locate(name))
+        path = run(name, {k: v for k, v in wanted.items() if k in declared}, folder / f"{Path(name).stem}.ipynb")
+        yield Path(name).stem, path, time.perf_counter() - begun
+
+
+# --- committing ---------------------------------------------------------------------------------------------
+
+
+def _write(path: Path, notebook: dict) -> None:
+    text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def stripped(notebook: dict) -> dict:
+    """A notebook without execution times, papermill's and widgets' marks and injected cells; outputs stay."""
+    cells, count = [], 0
+    for cell in notebook["cells"]:
+        tags = cell["metadata"].get("tags", [])
+        if "injected-parameters" in tags:
+            continue
+        tags = [t for t in tags if not t.startswith("papermill")]
+        cell = {**cell, "metadata": {"tags": tags} if tags else {}}
+        if cell["cell_type"] == "code":
+            count += 1
+            cell["execution_count"] = count if cell.get("outputs") or cell.get("execution_count") else None
+            cell["outputs"] = [_plain_output(o, cell["execution_count"]) for o in cell.get("outputs", [])]
+        cells.append(cell)
+    metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _plain_output(output: dict, count: int | None) -> dict:
+    output = {k: v for k, v in output.items() if k != "transient"}
+    if "execution_count" in output:
+        output["execution_count"] = count
+    if "data" in output:
+        output["data"] = {k: v for k, v in output["data"].items() if "widget" not in k}
+    if "metadata" in output:
+        output["metadata"] = {k: v for k, v in output["metadata"].items() if k in output.get("data", {})}
+    return output
+
+
+def strip(paths: Iterable[str | Path]) -> list[Path]:
+    """Strip notebooks in place; returns those that changed."""
+    changed = []
+    for path in map(Path, paths):
+        before = path.read_text(encoding="utf-8")
+        _write(path, stripped(json.loads(before)))
+        if path.read_text(encoding="utf-8") != before:
+            changed.append(path)
+    return changed
+
+
+def refresh(name: str, figures: str | Path) -> Path:
+    """Re-execute a committed notebook from the records and rewrite its outputs; its source stays as it is."""
+    path = locate(name)
+    with tempfile.TemporaryDirectory() as folder:
+        declared = parameters(path)
+        wanted = {"source": "recorded", "out": figures}
+        done = run(str(path), {k: v for k, v in wanted.items() if k in declared}, Path(folder) / path.name)
+        _write(path, stripped(json.loads(done.read_text(encoding="utf-8"))))
+    return path
+
+
+def command(arguments: Sequence[str] | None = None) -> int:
+    """``jot notebook NAME -p key value ...``. Returns the exit code.
+
+    Raises:
+        UserError: an unknown notebook, parameter or value, or a cell that failed.
+    """
+    parser = Parser(prog="jot notebook", description="Execute a notebook with parameters.")
+    parser.add_argument("name", help="one of notebooks/, or a path")
+    parser.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"))
+    parser.add_argument("-o", "--out", help="file to write (default results/notebooks/NAME.ipynb)")
+    options = parser.parse_args(arguments)
+    print(run(options.name, dict(options.parameter), options.out, progress=True))
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``run NAME ...``, the same as ``jot notebook NAME ...``, and ``strip FILE ...``, the commit hook."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["run"]:
+        return command(words[1:])
+    parser = Parser(prog="jot.runs.notebooks", description="Strip notebooks; `run` is `jot notebook`.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("strip", help="strip files in place").add_argument("files", nargs="*")
+    changed = strip(parser.parse_args(words).files)
+    print("".join(f"stripped {path}\n" for path in changed), end="")
+    return int(bool(changed))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as mistake:
+        sys.exit(f"jot: error: {mistake}")

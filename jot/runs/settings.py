@@ -1,0 +1,207 @@
+"""From what a user asks for to a resolved configuration: methods, decoding parameters, defaults per family
+and task.
+
+Everything here can be checked before a model's weights are read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from jot.errors import UserError, flag
+from jot.models import FAMILIES, locate, read_config
+from jot.models.base import DiffusionModel
+from jot.sampler.config import DecodeConfig
+from jot.sampler.exits import METHODS
+from jot.tasks import Task
+
+# What the paper says it used (section 4.1), by family; the rest are the rules' own defaults.
+METHOD_DEFAULTS: dict[str, dict[str, dict[str, object]]] = {
+    "jot": {"dream": {"tau_max": 90}, "llada": {"tau_max": 30}},
+    "klass": {
+        "dream": {"conf_threshold": 0.9, "kl_threshold": 0.001, "inclusive": True},
+        "llada": {"conf_threshold": 0.7, "kl_threshold": 0.01, "inclusive": False},
+    },
+}
+# How a method's publication decodes where that is not the family's way (Fast-dLLM: greedily, under DualCache).
+DECODE_DEFAULTS: dict[str, dict[str, dict[str, object]]] = {
+    "fastdllm": {
+        family: {"temperature": 0.0, "ranking": "confidence", "cache": "dual", "block_length": 32}
+        for family in ("dream", "llada")
+    },
+    "klass": {"dream": {"schedule": "single", "ranking": "confidence"}},
+}
+# The paper's Table tab:config: blocks of up to 32 tokens, or none.
+BLOCK_LENGTH = {"dream": None, "llada": 32}
+REFUSED = {
+    "fastdllm_canvas_budget": "Fast-dLLM's rule for Dream without a cache spends a budget over the whole canvas and is "
+    "another algorithm; use fastdllm with cache=none and a block_length for the block-wise threshold",
+}
+
+
+def model_class(name: str | os.PathLike) -> type[DiffusionModel] | None:
+    """The class of a checkpoint, read from its configuration alone; None for one that is still on the hub.
+
+    Raises:
+        UserError: no such model.
+    """
+    name = os.fspath(name)
+    if "/" in name and not Path(os.path.expanduser(name)).is_dir() and name.count("/") == 1 and name[0] not in "./~":
+        return next((model for _, model, _ in FAMILIES.values() if model.family in name.lower()), None)
+    return FAMILIES[read_config(locate(name)[0]).model_type][1]
+
+
+def known_keys(method: str) -> dict[str, dataclasses.Field]:
+    """The parameters that `--set` takes with this method: the method's own and the decoding loop's."""
+    decode = {field.name: field for field in dataclasses.fields(DecodeConfig) if field.name != "seed"}
+    return {**decode, **{field.name: field for field in dataclasses.fields(method_class(method))}}
+
+
+def method_class(name: str) -> type:
+    """The exit rule of that name.
+
+    Raises:
+        UserError: there is none; the closest name is suggested.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if name in REFUSED:
+        raise UserError(f"{name} is not implemented: {REFUSED[name]}")
+    near = difflib.get_close_matches(str(name).lower(), METHODS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(METHODS)}"
+    raise UserError(f"unknown method {name!r}: {hint}")
+
+
+def parse(method: str, settings: Mapping[str, object]) -> dict[str, object]:
+    """`--set` values, strings or already typed, as the types of their parameters.
+
+    Raises:
+        UserError: an unknown name (the closest is suggested), or a value of the wrong type.
+    """
+    known = known_keys(method)
+    parsed = {}
+    for name, value in settings.items():
+        if name == "seed":
+            raise UserError("the seed is no setting of a method; give it with --seed")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            raise UserError(f"unknown setting {name!r} for method {method!r}: {hint}")
+        parsed[name] = _value(name, str(known[name].type), value)
+    return parsed
+
+
+def _value(name: str, kind: str, value: object) -> object:
+    if not isinstance(value, str):
+        return _typed(name, kind, value)
+    text = value.strip()
+    if text.lower() in ("none", "null", "") and ("None" in kind or "tuple" in kind):
+        return () if "tuple" in kind else None
+    if "tuple[tuple" in kind:
+        try:
+            pairs = [tuple(map(int, word.split(":"))) for word in text.split(",") if word]
+            if any(len(pair) != 2 for pair in pairs):
+                raise ValueError
+            return tuple(pairs)
+        except ValueError:
+            raise UserError(
+                f"{name}={reprlib.repr(value)} must be offset:token pairs, as in {name}=18:7,19:11"
+            ) from None
+    if "tuple" in kind:
+        words = [word.strip() for word in text.replace(";", ",").strip("[]() ").split(",") if word.strip()]
+        if all(word.isdecimal() and len(word) < 20 for word in words):
+            return tuple(map(int, words))
+        raise UserError(f"{name}={reprlib.repr(value)} must be token ids, as in {name}=1,2")
+    if "bool" in kind:
+        if text.lower() in ("true", "false", "1", "0", "yes", "no"):
+            return text.lower() in ("true", "1", "yes")
+        raise UserError(f"{name}={reprlib.repr(value)} must be true or false")
+    if "int" in kind or "float" in kind:
+        try:
+            return int(text) if "int" in kind else float(text)
+        except ValueError:
+            raise UserError(
+                f"{name}={reprlib.repr(value)} is not a {'whole ' if 'int' in kind else ''}number"
+            ) from None
+    return text
+
+
+def _typed(name: str, kind: str, value: object) -> object:
+    """A value that is no text, as a grid or a keyword gives it; lists are left to `DecodeConfig`."""
+    if "bool" in kind:
+        flag("", name, value)
+    if "tuple" not in kind or not isinstance(value, (bool, int, float, type(None))):
+        return value
+    if value is None:
+        return ()
+    if "tuple[tuple" in kind:
+        raise UserError(f"{name}={reprlib.repr(value)} must be offset:token pairs, as in '18:7,19:11'")
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
+        return (value,)
+    raise UserError(f"{name}={reprlib.repr(value)} must be token ids, as text: '5' or '1,2'")
+
+
+def build_method(name: str, family: str, settings: Mapping[str, object]):
+    """The exit rule with the family's defaults, from parsed settings (those of the decoding loop are left
+    aside).
+
+    Raises:
+        UserError: a value out of range.
+    """
+    rule = method_class(name)
+    own = {field.name for field in dataclasses.fields(rule)}
+    chosen = {key: value for key, value in settings.items() if key in own}
+    return rule(**{**METHOD_DEFAULTS.get(name, {}).get(family, {}), **chosen})
+
+
+def build_decode(
+    model: DiffusionModel | type[DiffusionModel],
+    settings: Mapping[str, object],
+    task: Task | None = None,
+    seed: int = 0,
+    method: str = "full",
+) -> DecodeConfig:
+    """Resolved decoding parameters: the settings, else the method's own way, else the task's length and blocks,
+    else the family's defaults.
+
+    Raises:
+        UserError: a value out of range, or steps that do not divide into blocks.
+    """
+    fields = {field.name for field in dataclasses.fields(DecodeConfig)}
+    chosen = {key: value for key, value in settings.items() if key in fields}
+    own = dict(DECODE_DEFAULTS.get(method, {}).get(model.family, {}))
+    chosen.setdefault("length", task.length if task else DecodeConfig.length)
+    largest = own.pop("block_length", BLOCK_LENGTH[model.family])
+    if largest and isinstance(chosen["length"], int):
+        chosen.setdefault("block_length", min(largest, max(chosen["length"], 1)))
+    chosen = {**own, **chosen}
+    return DecodeConfig.of({**chosen, "seed": seed}).resolve(model)
+
+
+def describe(method) -> dict[str, object]:
+    """A method as it stands in a cell's configuration."""
+    return {"name": method.name, **dataclasses.asdict(method)}
+
+
+def cell_config(
+    model: DiffusionModel,
+    task: Task,
+    version: object,
+    split: str,
+    prompt_hash: str,
+    method,
+    config: DecodeConfig,
+) -> dict[str, object]:
+    """The resolved configuration that names a cell (the device is not part of it)."""
+    decode = dataclasses.asdict(config)
+    return {
+        "model": Path(os.fspath(model.name)).name, "family": model.family, "fingerprint": model.fingerprint,
+        "task": task.name, "task_version": version, "split": split, "prompt_hash": prompt_hash,
+        "method": describe(method), "seed": decode.pop("seed"), "decode": decode,
+        "dtype": str(model.dtype).removeprefix("torch."),
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""The denoising loop and its parts: what every method shares."""

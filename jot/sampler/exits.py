@@ -1,0 +1,325 @@
+"""Exit rules: which masked positions are final at this step. Siblings with one signature.
+
+A rule is called with the ``Step`` and returns, per row, whether the position is final and the logit
+margin it had to clear (None where the rule has none).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from jot.errors import UserError, flag, number, whole
+from jot.sampler.kernels import divergence
+from jot.sampler.previous import Previous
+from jot.sampler.schedules import count, highest, ranks
+from jot.sampler.step import Step
+
+
+class ExitRule:
+    """What the loop asks of a rule beside the call.
+
+    Attributes:
+        name: the rule's name on the command line.
+        combine: how exits meet the schedule. "or": the schedule chooses among all masks, the commits are the
+            union; "after_exit": it chooses among the masks that did not exit; "instead": it rests where
+            something exited.
+        scope: rows that the rule reads, the masks of the current "block" or of the whole "canvas".
+        takes: the token that an exit commits, the "argmax" or the "proposal" (which may be a draw).
+        greedy: scheduled commits take the argmax too.
+        endless: the rule commits something at every step, so a block never runs out of schedule.
+        block_start: under a cache, exits from the full forward that opens a block (see ``jot.sampler.cache``).
+    """
+
+    name: ClassVar[str]
+    combine: ClassVar[str] = "or"
+    scope: ClassVar[str] = "block"
+    takes: ClassVar[str] = "argmax"
+    greedy: ClassVar[bool] = False
+    endless: ClassVar[bool] = False
+    block_start: ClassVar[bool] = False
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        raise NotImplementedError
+
+    def prepare(self, resolved: Tensor, slot: Tensor, position: Tensor) -> Tensor | None:
+        """What the rule can compute ahead of the forward, for ``Step.prepared``; arguments as fields of ``Step``."""
+        return None
+
+    def extra_rows(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor | None:
+        """Rows to read beside the masks, bool ``[slots, length]``; ``prompt`` and ``end`` bound the generated part."""
+        return None
+
+
+@dataclass(frozen=True)
+class FullDecoding(ExitRule):
+    """No exits: the transfer schedule alone reveals the masks."""
+
+    name: ClassVar[str] = "full"
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        return step.none(), None
+
+
+@functools.cache  # graphs go on reading what it holds
+@torch.inference_mode(False)
+def _kernel(gamma: float, window: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The weights of ``JoT.phi``, float64 ``[2 window + 1]``, and their sum."""
+    one_side = gamma ** torch.arange(1, window + 1, dtype=torch.float64, device=device)
+    kernel = torch.cat((one_side.flip(0), one_side.new_zeros(1), one_side))
+    return kernel, kernel.sum()
+
+
+@dataclass(frozen=True)
+class JoT(ExitRule):
+    """Just on Time (eq. 3 to 7, algorithm 1): a position exits when its top-2 logit margin clears ln tau_i.
+
+    tau_i falls from ``tau_max`` to ``tau_min`` as the ``window`` positions on either side are resolved,
+    weighted ``gamma ** distance``. The exit takes the argmax. The margin is read from un-tempered
+    logits, so the exit set does not depend on the sampling temperature.
+
+    Attributes:
+        tau_max, tau_min: thresholds on p1/p2; ``tau_max=inf`` switches the exits off.
+        gamma: decay of the kernel per position, in (0, 1).
+        window: radius D of the kernel in positions.
+        spatial: False holds tau_i at ``tau_max`` everywhere.
+        combine: "or" as in the paper's implementation note, "after_exit" as in its algorithm 1.
+        block_start: under a cache on Dream, exit from the full forward that opens a block too.
+        sample: exits commit the proposal, a draw at a temperature above 0, in place of the argmax. Not in the
+            paper: it lets sampled text be compared under one policy.
+    """
+
+    tau_max: float = 90.0
+    tau_min: float = 1.0
+    gamma: float = 0.5
+    window: int = 8
+    spatial: bool = True
+    combine: str = "or"
+    block_start: bool = False
+    sample: bool = False
+    name: ClassVar[str] = "jot"
+
+    @property
+    def takes(self) -> str:
+        return "proposal" if self.sample else "argmax"
+
+    def __post_init__(self):
+        number("jot", "tau_max", self.tau_max, low=1)
+        number("jot", "tau_min", self.tau_min, low=1)
+        number("jot", "gamma", self.gamma)
+        if self.spatial and self.tau_min > self.tau_max:
+            raise UserError(f"jot: tau_min={self.tau_min:g} must not exceed tau_max={self.tau_max:g}")
+        if not 0 < self.gamma < 1:
+            raise UserError(f"jot: gamma={self.gamma:g} must lie strictly between 0 and 1")
+        whole("jot", "window", self.window, low=1)
+        for name in ("spatial", "block_start", "sample"):
+            flag("jot", name, getattr(self, name))
+        if self.combine not in ("or", "after_exit"):
+            raise UserError(f"jot: combine={self.combine!r} must be 'or' or 'after_exit'")
+
+    def phi(self, resolved: Tensor) -> Tensor:
+        """Spatial softening (eq. 4 and 5) of a bool canvas ``[slots, length]``, float64 in [0, 1]."""
+        kernel, total = _kernel(self.gamma, self.window, resolved.device)
+        weight = F.conv1d(resolved.double()[:, None], kernel[None, None], padding=self.window)[:, 0]
+        return (weight / total).clamp(max=1.0)
+
+    def tau(self, resolved: Tensor) -> Tensor:
+        """Threshold on p1/p2 (eq. 6) at every position of a bool canvas ``[slots, length]``, float64."""
+        if not self.spatial:
+            return torch.full(resolved.shape, float(self.tau_max), dtype=torch.float64, device=resolved.device)
+        # Rounding in the convolution must not push tau below its floor, nor leave 1 + 1e-16 there.
+        tau = self.tau_max - (self.tau_max - self.tau_min) * self.phi(resolved)
+        return torch.where(tau < self.tau_min * (1 + 1e-12), self.tau_min, tau)
+
+    def prepare(self, resolved: Tensor, slot: Tensor, position: Tensor) -> Tensor | None:
+        return None if math.isinf(self.tau_max) else self.tau(resolved)[slot, position].log()
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        if math.isinf(self.tau_max):
+            return step.none(), None
+        threshold = self.prepare(step.resolved, step.slot, step.position) if step.prepared is None else step.prepared
+        return step.in_block & (step.top.gap >= threshold), threshold
+
+
+@dataclass(frozen=True)
+class Prophet(ExitRule):
+    """Prophet (Li et al. 2025): fill the whole canvas once the mean top-2 logit gap of a region is large enough.
+
+    It fills with the argmax at every temperature. The bar falls with the share p of the configured steps that this one
+    completes: ``early`` while p < 0.33, ``mid`` while p < 0.67, then ``late``, all in nats. Under a cache only the full
+    forward of a block sees the whole canvas, so only there can it fire.
+
+    Attributes:
+        region: "masked", the generated positions still masked; "generated", all of them; "answer", the five from
+            ``answer_start`` on, masked or not: the official rule, which fires at no other region.
+        answer_start: offset of the answer within the generated part; None never fires with region="answer".
+    """
+
+    early: float = 7.5
+    mid: float = 5.0
+    late: float = 2.5
+    region: str = "masked"
+    answer_start: int | None = None
+    name: ClassVar[str] = "prophet"
+    scope: ClassVar[str] = "canvas"
+    block_start: ClassVar[bool] = True
+    ANSWER_LENGTH: ClassVar[int] = 5  # fixed in the official code
+
+    def __post_init__(self):
+        for bar in ("early", "mid", "late"):
+            number("prophet", bar, getattr(self, bar), low=0)
+        if self.region not in ("masked", "generated", "answer"):
+            raise UserError(f"prophet: region={self.region!r} must be 'masked', 'generated' or 'answer'")
+        if self.answer_start is not None:
+            whole("prophet", "answer_start", self.answer_start)
+
+    def region_of(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor:
+        """The canvas positions whose gaps are averaged, bool ``[slots, length]``."""
+        if self.region == "masked":
+            return masks
+        column = torch.arange(masks.shape[1], device=masks.device)
+        if self.region == "generated":
+            return (column >= prompt[:, None]) & (column < end[:, None])
+        if self.answer_start is None:
+            return torch.zeros_like(masks)
+        first = prompt[:, None] + self.answer_start
+        return (column >= first) & (column < torch.minimum(first + self.ANSWER_LENGTH, end[:, None]))
+
+    def extra_rows(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor | None:
+        return None if self.region == "masked" else self.region_of(masks, prompt, end)
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        inside = step.at(self.region_of(step.masks, step.prompt, step.end))
+        slots, gap = len(step.masks), step.top.gap.double()
+        total = torch.zeros(slots, dtype=torch.float64, device=inside.device)
+        total.index_add_(0, step.slot, torch.where(inside, gap, 0.0))
+        mean = total / count(step.slot, inside, slots)  # nan where the region is empty: never fires
+        share = (step.index + 1) / step.steps
+        bar = torch.where(share < 0.33, self.early, torch.where(share < 0.67, self.mid, self.late))
+        fires = (mean >= bar) & step.whole
+        return fires[step.slot] & step.at(step.masks), None
+
+
+@dataclass(frozen=True)
+class KLASS(ExitRule):
+    """KLASS (Kim et al. 2025): commit what is confident and whose distribution stopped moving between steps.
+
+    A position is ready when its probability clears ``conf_threshold`` and its last ``history`` divergences
+    KL(now || step before) are all below ``kl_threshold``. Where something is ready the schedule rests, else it
+    reveals its share (for Dream: one token, ``schedule="single"``). With fewer steps than tokens, a step that commits
+    less than the schedule's share leaves masks at the end of the block, as in the public loops. Under a cache a block
+    sees its own rows only, so each block starts with nothing to compare.
+
+    The defaults are the paper's for Dream; for LLaDA it used 0.7, 0.01 and ``inclusive=False``. ``jot evaluate`` and
+    ``jot.evaluate`` pick them by family, ``jot.decode`` takes the rule as it is given.
+
+    Attributes:
+        inclusive: ``>=`` on the confidence, as the official Dream code; False is LLaDA's ``>``, which also waits
+            for ``history`` steps within each block.
+        first_kl: what a position without a step before it counts as: "inf", compared with nothing (official), or
+            "skip", stable.
+        strategy: commit "all" that are ready, or only the one of "max_conf" or "min_kl".
+    """
+
+    conf_threshold: float = 0.9
+    kl_threshold: float = 0.001
+    history: int = 2
+    inclusive: bool = True
+    first_kl: str = "inf"
+    strategy: str = "all"
+    name: ClassVar[str] = "klass"
+    combine: ClassVar[str] = "instead"
+    scope: ClassVar[str] = "canvas"
+    greedy: ClassVar[bool] = True
+
+    def __post_init__(self):
+        number("klass", "conf_threshold", self.conf_threshold, low=0, high=1)
+        number("klass", "kl_threshold", self.kl_threshold, low=0)
+        whole("klass", "history", self.history, low=1, high=1 << 10)  # each costs as much memory as the canvas
+        flag("klass", "inclusive", self.inclusive)
+        for field, known in (("first_kl", ("inf", "skip")), ("strategy", ("all", "max_conf", "min_kl"))):
+            if getattr(self, field) not in known:
+                raise UserError(f"klass: {field}={getattr(self, field)!r} must be one of {', '.join(known)}")
+
+    def _track(self, step: Step) -> tuple[Tensor, Tensor]:
+        """The last ``history`` divergences of every row, ``[rows, history]``, and the probability of its leader."""
+        if "previous" not in step.memory:
+            samples, width = step.memory["shape"]
+            step.memory["previous"] = Previous(samples, width, self.history, step.logits.device)
+        previous = step.memory["previous"]
+        before, at, past = previous.recall(step)
+        fresh, sure = divergence(step.logits, before, at)
+        if self.first_kl == "skip":
+            fresh = fresh.masked_fill(at < 0, 0.0)
+        past = torch.cat((past[:, 1:], fresh[:, None]), dim=1)
+        previous.keep(step, past)
+        return past, sure
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        past, sure = self._track(step)
+        ready = (sure >= self.conf_threshold) if self.inclusive else (sure > self.conf_threshold)
+        ready &= step.in_block & (past < self.kl_threshold).all(-1)
+        if not self.inclusive:
+            ready &= (step.block_index >= self.history - 1)[step.slot]
+        if self.strategy != "all":
+            score = sure if self.strategy == "max_conf" else -past[:, -1]
+            ready = highest(score, step.slot, torch.ones_like(step.index), ready)
+        return ready, None
+
+
+@dataclass(frozen=True)
+class FastDLLM(ExitRule):
+    """Fast-dLLM (Wu et al. 2025): commit every proposal above a probability, and always the most probable one.
+
+    Attributes:
+        threshold: probability that a proposal must reach.
+        factor: in place of the threshold, take the longest prefix of the proposals sorted by probability in which
+            rank r has at least 1 - factor / (r + 1).
+        gate: "proposal" reads the probability after temperature and top-p, as published; "raw" before.
+    """
+
+    threshold: float | None = 0.9
+    factor: float | None = None
+    gate: str = "proposal"
+    name: ClassVar[str] = "fastdllm"
+    combine: ClassVar[str] = "instead"
+    takes: ClassVar[str] = "proposal"
+    endless: ClassVar[bool] = True
+
+    def __post_init__(self):
+        for field in ("threshold", "factor"):
+            if getattr(self, field) is not None:
+                number("fastdllm", field, getattr(self, field))
+        if self.threshold is None and self.factor is None:
+            raise UserError("fastdllm: give a threshold or a factor; without either it is full decoding")
+        if self.gate not in ("proposal", "raw"):
+            raise UserError(f"fastdllm: gate={self.gate!r} must be 'proposal' or 'raw'")
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        confidence = step.proposal.confidence
+        if self.gate == "raw":
+            confidence = (step.top.first - step.top.normalizer).exp()
+        best = highest(confidence, step.slot, torch.ones_like(step.index), step.in_block)
+        if self.factor is None:
+            return best | (step.in_block & (confidence >= self.threshold)), None
+        rank = ranks(confidence, step.slot, step.in_block, len(step.masks))
+        short = step.in_block & (confidence < 1 - self.factor / (rank + 2)) & (rank > 0)
+        first = torch.full((len(step.masks),), len(rank) + 1, device=rank.device)
+        first = first.scatter_reduce(0, step.slot, torch.where(short, rank, len(rank) + 1), "amin")
+        return step.in_block & (rank < first[step.slot]), None
+
+
+def rule_of(method) -> ExitRule:
+    """The rule of a run: full decoding for None; refuses what is no rule."""
+    if method is not None and not isinstance(method, ExitRule):
+        raise UserError(f"method={method!r} must be a rule, such as jot.JoT()")
+    return FullDecoding() if method is None else method
+
+
+METHODS = {rule.name: rule for rule in (FullDecoding, JoT, Prophet, KLASS, FastDLLM)}
