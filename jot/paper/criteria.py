@@ -1,18 +1,37 @@
-"""The words for a criterion of the plan, and the one rule that gives them.
+"""The criteria of ``notebooks/ANALYSIS.md``, each as code that a frame of records answers.
 
-A criterion has two halves, "seen" and "not seen", and needs all of its cells: with one missing it is not shown, also
+A criterion has two halves, "seen" and "not seen", and needs all of its runs: with one missing it is not shown, also
 where what is recorded would meet a half. Where both halves are met, neither decides.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from jot import stats
+from jot.errors import UserError
+from jot.models import home
+from jot.paper import show
+from jot.runs.frames import runs, samples
+
 SEEN, NOT_SEEN, UNDECIDED, NOT_SHOWN = "seen", "not seen", "undecided", "not shown"
+MODELS = DREAM, LLADA = ("pocket-dream", "pocket-llada")  # the paper's order: Dream first
+GSM8K, MMLU, HELLASWAG, HUMANEVAL = TASKS = ("pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag", "pocket_humaneval")
+LONG = (GSM8K, HUMANEVAL)
+TAUS = (10, 30, 60, 90, 120, 150)  # the grid of the paper's threshold ablations
+MARGIN = stats.MARGIN
 
 Judged = tuple[str, str]  # status, detail
 
 
 def status(complete: bool, seen: bool, unseen: bool) -> str:
-    """The word for a criterion, from whether all of its cells are recorded and which of its halves is met."""
+    """The word for a criterion, from whether all of its runs are recorded and which of its halves is met."""
     if not complete:
         return NOT_SHOWN
     if bool(seen) == bool(unseen):
@@ -23,3 +42,382 @@ def status(complete: bool, seen: bool, unseen: bool) -> str:
 def judged(complete: bool, seen: bool, unseen: bool, detail: str) -> Judged:
     """``status`` and its numbers, with a word where the two halves contradict each other."""
     return status(complete, seen, unseen), detail + ("; both criteria are met" if complete and seen and unseen else "")
+
+
+def spell(estimate: stats.Estimate | None, unit: str = "") -> str:
+    """``-1.2 [-2.0, -0.4]`` for points, ``4.21× [4.10, 4.33]`` for factors, or that it is not recorded."""
+    if estimate is None:
+        return "not recorded"
+    if unit == "×":
+        return show.interval(*estimate, digits=2, unit=unit, gap=" ")
+    return show.interval(*estimate, sign="+", gap=" ")
+
+
+def every(parts: Mapping[str, stats.Estimate | None], seen: Callable, unseen: Callable) -> Judged:
+    """Seen where each part is, not seen where any part is not; ``parts`` are named for the detail."""
+    known = [part for part in parts.values() if part]
+    detail = "; ".join(f"{name} {spell(part)}" for name, part in parts.items())
+    return judged(len(known) == len(parts), all(map(seen, known)), any(map(unseen, known)), detail)
+
+
+class NotRecorded(LookupError):
+    """A run that a criterion needs is not among the records."""
+
+
+class Evidence:
+    """Recorded runs of the test split, named as ``method setting``: ``"full"``, ``"jot spatial=False tau_max=10"``.
+
+    ``setting`` is what differs from the defaults of the family, task and method (``runs``). Differences are in points
+    with Tango's interval, speedups are ratios of sums with a bootstrap over documents.
+    """
+
+    def __init__(
+        self, store: str | Path | None = None, dtype: str = "float32", seed: int = 0, limit: int | None = None
+    ):
+        self.store, self.dtype, self.seed, self.limit = store, dtype, seed, limit
+        self._read: dict[str, pd.DataFrame] = {}
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        return runs(self.store, dtype=self.dtype, seed=self.seed)
+
+    def run(self, model: str, task: str, name: str, split: str = "test") -> pd.DataFrame:
+        """The samples of a run, one row a document.
+
+        Raises:
+            NotRecorded: it is not there.
+        """
+        method, _, setting = name.partition(" ")
+        at = self.runs
+        at = at[(at["model"] == model) & (at["task"] == task) & (at["split"] == split)]
+        at = at[(at["method"] == method) & (at["setting"] == " ".join(sorted(setting.split())))]
+        if at.empty:
+            raise NotRecorded(f"{model} {task} {name}")
+        key = at["cell"].iloc[0]
+        if key not in self._read:
+            columns = ["score", "configured_steps", "steps"]
+            self._read[key] = samples(at.head(1), self.store, columns, self.limit).set_index("doc_id")
+        return self._read[key]
+
+    def pair(self, model: str, task: str, name: str, other: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        one, two = self.run(model, task, name), self.run(model, task, other)
+        if not one.index.equals(two.index):
+            raise UserError(f"{model} / {task}: {name} and {other} do not hold the same documents; use one --limit")
+        return one, two
+
+    def paired(self, model: str, task: str, name: str, other: str) -> dict:
+        one, two = self.pair(model, task, name, other)
+        return stats.paired(one["score"], two["score"])
+
+    def difference(self, model: str, task: str, name: str, other: str) -> stats.Estimate:
+        """Score of the first minus that of the second, in points."""
+        found = self.paired(model, task, name, other)
+        return stats.Estimate(found["difference"], found["low"], found["high"])
+
+    def speedup(self, model: str, task: str, name: str) -> stats.Estimate:
+        run = self.run(model, task, name)
+        return stats.ratio_bootstrap(run["configured_steps"], run["steps"])
+
+    def ratio(self, model: str, task: str, name: str, other: str) -> stats.Estimate:
+        """Speedup of the first over that of the second."""
+        one, two = self.pair(model, task, name, other)
+        return stats.ratio_of_ratios(one["configured_steps"], one["steps"], two["configured_steps"], two["steps"])
+
+    def differences(self, wanted: Mapping[str, tuple[str, str, str, str]]) -> dict[str, stats.Estimate | None]:
+        """By name; None for what is not recorded."""
+        found = {}
+        for name, key in wanted.items():
+            try:
+                found[name] = self.difference(*key)
+            except NotRecorded:
+                found[name] = None
+        return found
+
+
+def jot(model: str, **settings: object) -> str:
+    """The name of a run of JoT by what it sets; what is the default leaves no trace, as in ``runs``."""
+    default = {"tau_max": 90 if model == DREAM else 30, "tau_min": 1, "gamma": 0.5, "window": 8, "spatial": True}
+    changed = {name: value for name, value in settings.items() if value != default.get(name)}
+    return " ".join(["jot", *(f"{name}={value}" for name, value in sorted(changed.items()))])
+
+
+def bare(model: str, tau: float) -> str:
+    """JoT without spatial modulation."""
+    return jot(model, tau_max=tau, spatial=False)
+
+
+# --- the main table -----------------------------------------------------------------------------------------
+
+
+def prophet_loses(at: Evidence) -> Judged:
+    parts = at.differences({"JoT minus Prophet": (DREAM, GSM8K, "jot", "prophet")})
+    return every(parts, lambda x: x.low > 0, lambda x: x.high < 0)
+
+
+def klass_slow(at: Evidence) -> Judged:
+    kept = at.difference(DREAM, GSM8K, "klass", "full")
+    slow, fast = (at.speedup(DREAM, GSM8K, name) for name in ("klass", "jot"))
+    detail = f"KLASS minus full {spell(kept)}; speedups {spell(slow, '×')} against {spell(fast, '×')} of JoT"
+    seen = kept.low > -MARGIN and slow.high < fast.low
+    return judged(True, seen, kept.high < -MARGIN or slow.low > fast.high, detail)
+
+
+def fastdllm_hellaswag(at: Evidence) -> Judged:
+    parts = at.differences({"Fast-dLLM minus full": (DREAM, HELLASWAG, "fastdllm", "full")})
+    return every(parts, lambda x: x.high < -MARGIN, lambda x: x.low > -MARGIN)
+
+
+def choice_flat(at: Evidence) -> Judged:
+    keys = {f"{m} {t}": (m, t, jot(m, tau_max=10), jot(m, tau_max=150)) for m in MODELS for t in (MMLU, HELLASWAG)}
+    within, beyond = (lambda x: x.low > -MARGIN and x.high < MARGIN), (lambda x: x.low > MARGIN or x.high < -MARGIN)
+    return every(at.differences(keys), within, beyond)
+
+
+def llada_low(at: Evidence) -> Judged:
+    parts = at.differences({"τ = 10 minus full": (LLADA, GSM8K, "jot tau_max=10", "full")})
+    return every(parts, lambda x: x.high < -MARGIN, lambda x: x.low > -MARGIN)
+
+
+def two_sided(at: Evidence) -> Judged:
+    result = at.paired(DREAM, GSM8K, "jot", "full")
+    low, high = (100 * x for x in stats.wilson(result["b"], result["n"]))
+    shown = show.interval(100 * result["b"] / result["n"], low, high, unit=" %", gap=" ")
+    return judged(True, low > 1, high < 1, f"{result['b']:,} repairs, {shown}; {result['c']:,} breaks")
+
+
+# --- ablations ----------------------------------------------------------------------------------------------
+
+
+def threshold_speed(at: Evidence) -> Judged:
+    pairs = [
+        [at.speedup(model, task, bare(model, tau)) for tau in both]
+        for model in MODELS for task in LONG for both in itertools.pairwise(TAUS)
+    ]  # fmt: skip
+    falling = sum(lower.value > higher.value for lower, higher in pairs)
+    apart = sum(higher.low > lower.high for lower, higher in pairs)
+    detail = f"falls in {falling} of {len(pairs)} neighboring pairs, reversed with intervals apart in {apart}"
+    return judged(True, falling == len(pairs), apart > 0, detail)
+
+
+def _points(parts: Mapping[str, stats.Estimate]) -> str:
+    return "; ".join(f"{name}: {spell(part)} points" for name, part in parts.items())
+
+
+def _factor(ratio: stats.Estimate) -> str:
+    return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
+def threshold_harm(at: Evidence) -> Judged:
+    parts = {task: at.difference(DREAM, task, bare(DREAM, 10), "full") for task in LONG}
+    seen, unseen = all(e.high < 0 for e in parts.values()), any(e.low > -MARGIN for e in parts.values())
+    return judged(True, seen, unseen, _points(parts))
+
+
+def threshold_high(at: Evidence) -> Judged:
+    parts = {f"τ = {tau}": at.difference(DREAM, GSM8K, bare(DREAM, tau), "full") for tau in (120, 150)}
+    seen, unseen = all(e.low > -MARGIN for e in parts.values()), any(e.high < -MARGIN for e in parts.values())
+    return judged(True, seen, unseen, _points(parts))
+
+
+def spatial_speed(at: Evidence) -> Judged:
+    wide = jot(DREAM, gamma=0.9, window=16)
+    parts = {task: at.ratio(DREAM, task, wide, bare(DREAM, 90)) for task in LONG}
+    detail = "; ".join(f"{task}: ratio of speedups {_factor(e)}" for task, e in parts.items())
+    return judged(True, all(e.low > 1 for e in parts.values()), any(e.high < 1 for e in parts.values()), detail)
+
+
+def spatial_wide(at: Evidence) -> Judged:
+    e = at.difference(DREAM, GSM8K, jot(DREAM, gamma=0.9), bare(DREAM, 90))
+    return judged(True, e.high < 0, e.low > -1, f"{spell(e)} points")
+
+
+def spatial_default(at: Evidence) -> Judged:
+    e = at.difference(DREAM, GSM8K, "jot", bare(DREAM, 90))
+    ratio = at.ratio(DREAM, GSM8K, "jot", bare(DREAM, 90))
+    seen = -MARGIN < e.low and e.high < MARGIN and ratio.low > 1
+    detail = f"{spell(e)} points, ratio of speedups {_factor(ratio)}"
+    return judged(True, seen, e.high < -MARGIN or ratio.high < 1, detail)
+
+
+def sweep_robust(at: Evidence) -> Judged:
+    shapes = [(0.3, 8), (0.5, 8), (0.7, 8), (0.5, 16)]
+    names = [jot(DREAM, tau_max=tau, gamma=g, window=d) for tau in (60, 90, 120) for g, d in shapes]
+    found = [at.difference(DREAM, GSM8K, name, "jot") for name in names if name != "jot"]
+    values, lows, highs = zip(*found, strict=True)
+    detail = (
+        f"{len(found)} differences from {min(values):+.1f} to {max(values):+.1f} points, lowest limit {min(lows):+.1f}"
+    )
+    return judged(True, min(lows) > -MARGIN, min(highs) < -MARGIN, detail)
+
+
+def tau_min(at: Evidence) -> Judged:
+    shapes = [(0.9, 16), (0.9, 8), (0.7, 8), (0.5, 16), (0.5, 8), (0.5, 4), (0.3, 8)]
+    found = [
+        at.difference(DREAM, task, *(jot(DREAM, gamma=g, window=d, tau_min=floor) for floor in (30, 1)))
+        for task in LONG for g, d in shapes
+    ]  # fmt: skip
+    better = sum(e.low > 0 for e in found)
+    return judged(True, better <= 1, better >= 3, f"{better} of {len(found)} lower limits above 0")
+
+
+def after_exit(at: Evidence) -> Judged:
+    found = [at.difference(model, task, "jot combine=after_exit", "jot") for model in MODELS for task in TASKS]
+    within = sum(-MARGIN < e.low and e.high < MARGIN for e in found)
+    beyond = sum(e.low > MARGIN or e.high < -MARGIN for e in found)
+    widest = max(found, key=lambda e: abs(e.value))
+    detail = f"{within} of {len(found)} intervals within, {beyond} wholly beyond; largest {spell(widest)} points"
+    return judged(True, within == len(found), beyond > 0, detail)
+
+
+# --- composition with a cache, and temperature --------------------------------------------------------------
+
+IN_CACHE = {
+    DREAM: "jot block_length=32 cache=dual ranking=confidence temperature=0 top_p=False",
+    LLADA: "jot cache=dual",
+}
+RETUNED = {DREAM: f"{IN_CACHE[DREAM]} tau_max=30", LLADA: f"{IN_CACHE[LLADA]} tau_max=60"}  # as the paper retunes
+
+
+def compose_gsm8k(at: Evidence) -> Judged:
+    parts = at.differences({model: (model, GSM8K, RETUNED[model], "full") for model in MODELS})
+    return every(parts, lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
+
+
+def compose_humaneval(at: Evidence) -> Judged:
+    parts = at.differences({model: (model, HUMANEVAL, "fastdllm", RETUNED[model]) for model in MODELS})
+    return every(parts, lambda x: x.low > 0, lambda x: x.high < 0)
+
+
+def compose_horizon(at: Evidence) -> Judged:
+    alone, cached = at.speedup(DREAM, HUMANEVAL, "jot"), at.speedup(DREAM, HUMANEVAL, IN_CACHE[DREAM])
+    detail = f"alone {spell(alone, '×')}; in the cache {spell(cached, '×')}"
+    return judged(True, alone.low > cached.high, alone.high < cached.low, detail)
+
+
+def at_temperature(model: str, method: str, temperature: float) -> str:
+    """The name of a run at a sampling temperature, top-p 0.9 on Dream, as the grid ``temperature`` decodes it."""
+    settings = {"temperature": f"{temperature:g}"}
+    if method == "fastdllm-raw":
+        method, settings = "fastdllm", {**settings, "gate": "raw"}
+    if model == DREAM:
+        settings |= {"top_p": "0.9"} if method == "fastdllm" else {}
+        settings = {
+            k: v for k, v in settings.items() if not (k == "temperature" and v == "0.1" and method != "fastdllm")
+        }
+    if temperature == 0 and (method == "fastdllm" or model == LLADA):
+        settings.pop("temperature", None)
+    return " ".join([method, *(f"{name}={value}" for name, value in sorted(settings.items()))])
+
+
+def temperature_collapse(at: Evidence) -> Judged:
+    keys = (at_temperature(DREAM, "fastdllm", t) for t in (0.1, 0.0))
+    parts = at.differences({"T = 0.1 minus T = 0": (DREAM, HUMANEVAL, *keys)})
+    return every(parts, lambda x: x.high < -10, lambda x: x.low > -MARGIN)
+
+
+def temperature_unit(at: Evidence) -> Judged:
+    keys = (at_temperature(DREAM, method, 0.1) for method in ("fastdllm-raw", "fastdllm"))
+    parts = at.differences({"raw gate minus published": (DREAM, HUMANEVAL, *keys)})
+    return every(parts, lambda x: x.low > 0, lambda x: x.high < 0)
+
+
+def temperature_transfer(at: Evidence) -> Judged:
+    keys = {
+        f"{model} T = {t:g}": (model, GSM8K, *(at_temperature(model, method, t) for method in ("jot", "full")))
+        for model in MODELS for t in (0.0, 0.1, 0.5, 1.0)
+    }  # fmt: skip
+    return every(at.differences(keys), lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
+
+
+# --- all of them --------------------------------------------------------------------------------------------
+
+CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
+    rule.__name__.replace("_", "-"): rule
+    for rule in (
+        threshold_speed, threshold_harm, threshold_high, choice_flat, llada_low, spatial_speed, spatial_wide,
+        spatial_default, sweep_robust, tau_min, prophet_loses, klass_slow, fastdllm_hellaswag, temperature_collapse,
+        temperature_unit, temperature_transfer, compose_gsm8k, compose_humaneval, compose_horizon, two_sided,
+        after_exit,
+    )
+}  # fmt: skip
+
+
+def _section(heading: str) -> list[str]:
+    """The lines below a heading of the plan."""
+    path = home() / "notebooks" / "ANALYSIS.md"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror}); check notebooks/ out") from error
+    return text.partition(f"\n## {heading}\n")[2].split("\n## ")[0].splitlines()
+
+
+def plan() -> pd.DataFrame:
+    """The table of further phenomena as the plan has it: id, claim, seen, not_seen."""
+    lines = [line for line in _section("Further phenomena") if line.startswith("|")]
+    rows = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines[2:]]
+    return pd.DataFrame(rows, columns=["id", "claim", "seen", "not_seen"])
+
+
+def deviations() -> list[str]:
+    """The plan's list of deviations, one text each."""
+    found: list[str] = []
+    for line in _section("Deviations"):
+        if line.startswith("* "):
+            found.append(line[2:].strip())
+        elif found and line.strip():
+            found[-1] += " " + line.strip()
+    return found
+
+
+def exceptions(ids: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Of these criteria those that the plan's deviations name: written not blind to some runs, or settled later."""
+    texts = deviations()
+    parts = [[t for t in texts if "not blind" in t], [t for t in texts if "not blind" not in t]]
+    sighted, settled = (
+        [name for name in ids if any(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) for text in part)]
+        for part in parts
+    )
+    return sighted, [name for name in settled if name not in sighted]
+
+
+def judge(evidence: Evidence, ids: Iterable[str] | None = None) -> pd.DataFrame:
+    """Status and detail of criteria, all of the plan by default, with the plan's own words beside them."""
+    rows = plan()
+    if ids is not None:
+        rows = rows.set_index("id").loc[list(ids)].reset_index()
+    found = []
+    for name in rows["id"]:
+        try:
+            found.append(CRITERIA[name](evidence))
+        except NotRecorded as missing:
+            found.append((NOT_SHOWN, f"not recorded: {missing}"))
+    return rows.assign(status=[word for word, _ in found], detail=[detail for _, detail in found])
+
+
+def table(frame: pd.DataFrame) -> show.Table:
+    """The frame of ``judge``: claim, criterion as planned, what came out."""
+    sighted, settled = exceptions(list(frame["id"]))
+    reasons = {
+        "written when part of the JoT threshold grid had been decoded, so not blind to it": sighted,
+        "how it is measured was settled later": settled,
+    }
+    told = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)
+    fixed = "criteria fixed in notebooks/ANALYSIS.md before these runs"
+    fixed += f", with exceptions listed there under Deviations ({told})" if told else ""
+    shown = pd.DataFrame(
+        {
+            "Phenomenon": [name + ("\nnot blind" if name in sighted else "") for name in frame["id"]],
+            "Claim of the paper": frame["claim"],
+            "Seen where": frame["seen"],
+            "Not seen where": frame["not_seen"],
+            "Status": [f"**{word}**" for word in frame["status"]],
+            "Detail": [re.sub(r"\[[^]]*\]", lambda m: m[0].replace(" ", "\u00a0"), text) for text in frame["detail"]],
+        }
+    )
+    caption = (
+        f"Phenomena of the plan, {fixed}; embedded tier, 5 M parameters. Exploratory: differences of scores in points "
+        f"with {show.TANGO}, speedups with 95 % bootstrap intervals, shares with Wilson's. Seen or not seen at this "
+        "scale only; undecided: neither criterion is met, or both; not shown: a run is not recorded."
+    )
+    return show.table(shown, caption)

@@ -1,12 +1,58 @@
-"""Tables and paragraphs that read well as HTML, in a code host's sanitized view, and as text."""
+"""What a notebook prints: captioned tables and notes that read well as HTML, in a code host's view, and as text; values
+with their intervals; and the names and words that every caption shares."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 
 import pandas as pd
+
+from jot import stats
+
+ZERO = 1e-9  # below it a number is the 0 of an exact limit, left by floating point
+MORE = 2  # decimals that may be added
+
+WILSON = "Wilson 95 % interval"
+TANGO = "Tango 95 % score interval"
+BOOT = f"95 % percentile bootstrap over documents, {stats.N_BOOT:,} resamples shared across methods"
+# n of the plan
+PLANNED = {
+    "pocket_gsm8k": 2000,
+    "pocket_mmlu": 2000,
+    "pocket_hellaswag": 2000,
+    "pocket_humaneval": 1000,
+}  # n of the plan
+# How a notebook's `methods` are called, in the order of a table's rows; the last three are variants of baselines.
+LABELS = {
+    "full": "Full decoding",
+    "prophet": "Prophet (our port)",
+    "klass": "KLASS",
+    "fastdllm": "Fast-dLLM",
+    "jot": "JoT (default)",
+    "calibrated": "JoT (calibrated)",
+    "prophet-answer": "Prophet (official answer region)",
+    "klass-ported": "KLASS (ported)",
+    "fastdllm-nocache": "Fast-dLLM, no cache (ours)",
+}
+
+# --- tables and notes ---------------------------------------------------------------------------------------
+
+
+def table(frame: pd.DataFrame, caption: str, whole: pd.DataFrame | None = None) -> Table:
+    """A captioned table; ``frame`` holds what is printed, its index is not shown.
+
+    Args:
+        whole: a longer table of which ``frame`` is the telling part; it follows as a collapsed block.
+    """
+    return Table(frame, caption, whole)
+
+
+def note(text: str) -> Note:
+    """A paragraph in Markdown, such as a verdict."""
+    return Note(text)
 
 
 class Table:
@@ -16,8 +62,8 @@ class Table:
     Columns may have two levels.
     """
 
-    def __init__(self, frame: pd.DataFrame, caption: str):
-        self.frame, self.caption = frame, caption
+    def __init__(self, frame: pd.DataFrame, caption: str, whole: pd.DataFrame | None = None):
+        self.frame, self.caption, self.whole = frame, caption, whole
 
     def __repr__(self) -> str:
         flat = self.frame.replace("\n", " ", regex=True)
@@ -26,14 +72,10 @@ class Table:
         return self.caption + "\n\n" + flat.to_string(index=False)
 
     def _repr_html_(self) -> str:
-        columns = self.frame.columns
-        levels = [columns] if columns.nlevels == 1 else [columns.get_level_values(i) for i in range(columns.nlevels)]
-        head = "".join(f"<tr>{_header(level)}</tr>" for level in levels)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{_inline(v)}</td>" for v in row) + "</tr>"
-            for row in self.frame.itertuples(index=False, name=None)
-        )
-        return f"<p>{escape(self.caption)}</p>\n<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+        page = f"<p>{escape(self.caption)}</p>\n{_html(self.frame)}"
+        if self.whole is None:
+            return page
+        return f"{page}\n<details><summary>All {len(self.whole)} rows</summary>{_html(self.whole)}</details>"
 
 
 class Note:
@@ -47,6 +89,17 @@ class Note:
 
     def _repr_markdown_(self) -> str:
         return self.text
+
+
+def _html(frame: pd.DataFrame) -> str:
+    columns = frame.columns
+    levels = [columns] if columns.nlevels == 1 else [columns.get_level_values(i) for i in range(columns.nlevels)]
+    head = "".join(f"<tr>{_header(level)}</tr>" for level in levels)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_inline(value)}</td>" for value in row) + "</tr>"
+        for row in frame.itertuples(index=False, name=None)
+    )
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
 def _header(names: Iterable[str]) -> str:
@@ -66,3 +119,79 @@ def _inline(value: object) -> str:
         if first.startswith(mark) and first.endswith(mark) and len(first) > 4:
             first = f"<{tag}>{first[2:-2]}</{tag}>"
     return first + "".join(f"<br><sub>{line}</sub>" for line in rest)
+
+
+# --- values -------------------------------------------------------------------------------------------------
+
+
+def decimals(numbers: Iterable[float], digits: int) -> int:
+    """The fewest decimals, ``digits`` at least, that print no number other than 0 as 0.
+
+    Where two more are not enough, one more is taken: the number is then as good as 0 beside its neighbors.
+    """
+    known = [abs(x) for x in numbers if not math.isnan(x) and abs(x) > ZERO]
+    enough = (more for more in range(MORE + 1) if all(float(f"{x:.{digits + more}f}") for x in known))
+    return digits + next(enough, 1)
+
+
+def number(value: float, digits: int, sign: str = "") -> str:
+    """A number without a negative zero; ``sign`` is ``"+"`` to print one always."""
+    text = f"{value:{sign}.{digits}f}"
+    return text if float(text) else f"{0.0:{sign}.{digits}f}"
+
+
+def interval(
+    value: float, low: float, high: float, digits: int = 1, sign: str = "", unit: str = "", gap: str = "\n",
+    comma: str = ", ",
+) -> str:  # fmt: skip
+    """``+0.30\\n[+0.02, +0.69]``: more decimals than ``digits`` where a limit or the half-width would print as 0."""
+    digits = decimals((low, high, (high - low) / 2), digits)
+    value, low, high = (number(x, digits, sign) for x in (value, low, high))
+    return f"{value}{unit}{gap}[{low}{comma}{high}]"
+
+
+def of(row: Mapping, name: str, digits: int = 1, sign: str = "", empty: str = "", **how: str) -> str:
+    """``interval`` of a row's ``name``, ``name_low`` and ``name_high``; ``empty`` where there is no value."""
+    value = row.get(name)
+    if value is None or pd.isna(value):
+        return empty
+    return interval(value, row[f"{name}_low"], row[f"{name}_high"], digits, sign, **how)
+
+
+def pvalue(p: float) -> str:
+    """``0.031``, ``2.1e-05``; nothing for a missing one."""
+    return "" if pd.isna(p) else f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
+
+
+def points(row: Mapping, prefix: str = "") -> str:
+    """``+5.6\\n[+3.7, +7.5]``: a row's difference with its limits ``low`` and ``high``, in points."""
+    value, low, high = (row.get(f"{prefix}{name}") for name in ("difference", "low", "high"))
+    return "" if value is None or pd.isna(value) else interval(value, low, high, sign="+")
+
+
+# --- captions -----------------------------------------------------------------------------------------------
+
+
+def tier(model: str) -> str:
+    """Which tier of evidence a model belongs to; every caption says so."""
+    return "embedded tier, 5 M parameters" if model.startswith("pocket-") else "full-size tier"
+
+
+def tiers(models: Iterable[str]) -> str:
+    """The tiers of several models, each once, in their order."""
+    return " and ".join(dict.fromkeys(map(tier, models)))
+
+
+def counts(frame: pd.DataFrame) -> str:
+    """``n = 2,000 pocket_gsm8k, 1,000 pocket_humaneval``, from the columns task and n; a range where models differ."""
+    parts = []
+    for task, group in frame.groupby("task", sort=False, observed=True):
+        low, high = group["n"].min(), group["n"].max()
+        parts.append((f"{low:,}" if low == high else f"{low:,} to {high:,}") + f" {task}")
+    return "n = " + ", ".join(parts)
+
+
+def scope(frame: pd.DataFrame) -> str:
+    """Tier and n of a frame with the columns model, task and n, for its caption."""
+    shown = tiers(frame["model"])
+    return f"{shown[:1].upper()}{shown[1:]}; {counts(frame)}"

@@ -173,3 +173,47 @@ def _read(folder: Path, cell_id: str, meta: Mapping) -> pd.DataFrame:
 def digest(path: Path, mtime: int) -> str:
     """SHA-256 of a file; ``mtime`` tells one state of it from the next."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def read_columns(folder: Path, cells: Iterable[str], columns: Iterable[str]) -> pd.DataFrame:
+    """Samples of several cells, one row a sample: ``cell`` (its id) and these columns; ``score`` is float64.
+
+    A column that a record lacks, such as a trace that was not asked for, is missing there. Packed files are read once
+    for all of their cells.
+
+    Raises:
+        UserError: a file that is missing, damaged, or not what the manifest says.
+    """
+    folder, cells, columns = Path(folder), list(cells), list(columns)
+    if not (folder / "manifest.json").is_file():
+        found = load_store(folder, cells)
+        return pd.concat([found[cell].frame.reindex(columns=columns).assign(cell=cell) for cell in cells])
+    manifest = read_manifest(folder)
+    files: dict[str, list[str]] = {}
+    for cell in cells:
+        files.setdefault(manifest[cell]["file"], []).append(cell)
+    parts = []
+    for name, members in files.items():
+        path, known = folder / name, {cell[-10:]: cell for cell in members}
+        try:
+            wanted = {"cell", "answer", "text"} | set(columns)
+            there = [column for column in pq_columns(path) if column in wanted]
+            frame = pd.read_parquet(path, columns=there, filters=[("cell", "in", list(known))])
+            intact = digest(path, path.stat().st_mtime_ns)
+        except Exception as error:  # pyarrow raises types of its own for a damaged file
+            raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
+        if any(manifest[cell]["sha256"] != intact for cell in members):
+            raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
+        if "answer" in columns:
+            frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
+        parts.append(frame.assign(cell=frame["cell"].map(known)).reindex(columns=["cell", *columns]))
+    rows = pd.concat(parts, ignore_index=True)
+    if "score" in columns:
+        rows["score"] = rows["score"].astype("float64")  # float32 would print 31.45 as 31.5
+    return rows
+
+
+def pq_columns(path: Path) -> list[str]:
+    import pyarrow.parquet as pq
+
+    return pq.read_schema(path).names

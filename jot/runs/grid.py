@@ -8,7 +8,7 @@ import os
 import reprlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from jot.runs import settings
 from jot.runs.parameters import sound
 from jot.runs.points import NotebookPoint, file_key
 
-ENTRY = ("models", "tasks", "split", "method", "set", "seeds", "limit", "trace")
+ENTRY = ("name", "models", "tasks", "split", "method", "set", "seeds", "limit", "trace")
 NOTEBOOK = ("name", "parameters")
 TOP = ("about", "store", "cells", "notebooks")
 MOST = 100_000  # points of a file; more is a slip, such as a list of lists
@@ -37,6 +37,7 @@ class Point:
         store: subfolder of the store, "" for the store itself.
         dtype: of the weights; None is the model's default, as of ``jot.load``.
         allow_code_execution: consent to run code that a full-size model writes.
+        name: under which a notebook's ``methods`` asks for it; the method's own where the grid gives none.
     """
 
     model: str
@@ -50,6 +51,7 @@ class Point:
     store: str = ""
     dtype: str | None = None
     allow_code_execution: bool = False
+    name: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, model: str, task: str, method: str, split: str = "test", seed: int = 0, **settings: object) -> Point:
@@ -84,7 +86,7 @@ class Point:
     def key(self) -> str:
         """Names this point in file names; the record's own cell id also knows the weights and the prompts."""
         words = [Path(self.model).name, self.task, self.split, self.method, *(f"{k}-{v}" for k, v in self.settings)]
-        later = ("dtype", "allow_code_execution")  # of no effect on older keys; consent changes no sample
+        later = ("dtype", "allow_code_execution", "name")  # of no effect on older keys; consent changes no sample
         content = [vars(self)[name] for name in self.__dataclass_fields__ if name not in later]
         return file_key([*words, self.dtype], content + [self.dtype] * bool(self.dtype))
 
@@ -170,6 +172,8 @@ def _cells(entry: object, where: str, store: str) -> Iterator[Point]:
         value = entry.get(key)
         if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
             raise UserError(f"{where}: {key}={reprlib.repr(value)} must be {words}")
+    if not isinstance(entry.get("name", ""), str):
+        raise UserError(f"{where}: name={reprlib.repr(entry['name'])} must be a name")
     seeds = _listed(entry.get("seeds", 0))
     if wrong := [seed for seed in seeds if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0]:
         raise UserError(f"{where}: seeds: {reprlib.repr(wrong[0])} must be a whole number, at least 0")
@@ -183,7 +187,10 @@ def _cells(entry: object, where: str, store: str) -> Iterator[Point]:
         raise UserError(f"{where}: {reprlib.repr(wrong[0])} must be a name")
     for model, task, method, split, seed, *values in _product(where, *axes, seeds, *choices):
         chosen = tuple(zip(names, values, strict=True))
-        yield Point(model, task, method, split, chosen, seed, entry.get("limit"), bool(entry.get("trace")), store)
+        yield Point(
+            model, task, method, split, chosen, seed, entry.get("limit"), bool(entry.get("trace")), store,
+            name=entry.get("name") or method,
+        )  # fmt: skip
 
 
 def _notebooks(entry: object, where: str) -> Iterator[NotebookPoint]:
