@@ -125,14 +125,18 @@ def tango(b: int, c: int, n: int, alpha: float = ALPHA) -> Interval:
 def verdict(low: float, high: float, margin: float = MARGIN) -> str:
     """Verdict on a difference from its interval; all three in points, method minus baseline.
 
-    * ``non-inferior``: the interval lies above ``-margin`` and reaches 0 or more;
+    * ``better``: the interval lies above 0;
+    * ``non-inferior``: it lies above ``-margin`` and holds 0;
     * ``worse within the margin``: above ``-margin``, yet wholly below 0;
     * ``inferior beyond the margin``: wholly below ``-margin``;
-    * ``inconclusive``: ``-margin`` lies inside the interval.
+    * ``worse, margin undecided``: wholly below 0, with ``-margin`` inside;
+    * ``inconclusive``: both ``-margin`` and 0 lie inside.
     """
     if low > -margin:
-        return "worse within the margin" if high < 0 else "non-inferior"
-    return "inferior beyond the margin" if high < -margin else "inconclusive"
+        return "better" if low > 0 else "worse within the margin" if high < 0 else "non-inferior"
+    if high < -margin:
+        return "inferior beyond the margin"
+    return "worse, margin undecided" if high < 0 else "inconclusive"
 
 
 def smallest_margin(low: float) -> float:
