@@ -33,7 +33,7 @@ def test_training_shares_no_prompt(task):
 
 def test_held_out_prompts_are_skipped(monkeypatch):
     free = list(itertools.islice(splits.train_stream("pocket_mmlu"), 50))
-    first = splits._key(prompt_text("pocket_mmlu", free[0]))
+    first = splits.key(prompt_text("pocket_mmlu", free[0]))
     monkeypatch.setattr(splits, "held_out", lambda task: frozenset([first]))
     assert list(itertools.islice(splits.train_stream("pocket_mmlu"), 49)) == free[1:]
 

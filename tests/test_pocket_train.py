@@ -314,7 +314,7 @@ def test_a_held_out_prompt_never_enters_a_shard(tok, monkeypatch):
         "choice",
     )
     texts = prompts_of(stream.make_shard(job), tok)
-    monkeypatch.setattr(splits, "held_out", lambda task: frozenset(map(splits._key, texts[:5])))
+    monkeypatch.setattr(splits, "held_out", lambda task: frozenset(map(splits.key, texts[:5])))
     assert not set(texts[:5]) & set(prompts_of(stream.make_shard(job), tok))
 
 

@@ -29,7 +29,7 @@ COUNTS = {
 }  # (dev, test)
 
 
-def _key(prompt: str) -> bytes:
+def key(prompt: str) -> bytes:
     return hashlib.blake2b(prompt.encode(), digest_size=8).digest()
 
 
@@ -58,10 +58,10 @@ def make_split(task: str, split: str, count: int, taken: set[bytes]) -> list[dic
     docs = []
     while len(docs) < count:
         doc = sample(rng)
-        key = _key(prompt_text(task, doc))
-        if key in taken or encode_batch(task, [doc], tokenizer)[0] is None:
+        hashed = key(prompt_text(task, doc))
+        if hashed in taken or encode_batch(task, [doc], tokenizer)[0] is None:
             continue
-        taken.add(key)
+        taken.add(hashed)
         docs.append({"id": f"{task}/{split}/{len(docs)}", **doc})
     return docs
 
@@ -94,7 +94,7 @@ def build(folder: Path = DATA, tasks: Iterable[str] = TASKS, limit: int | None =
 @functools.cache
 def held_out(task: str) -> frozenset[bytes]:
     """Hashes of all dev and test prompts of a task, from the shipped files; built once a process."""
-    return frozenset(_key(prompt_text(task, doc)) for split in ("dev", "test") for doc in read_split(task, split))
+    return frozenset(key(prompt_text(task, doc)) for split in ("dev", "test") for doc in read_split(task, split))
 
 
 def train_stream(task: str, seed: int = 0, shard: int = 0) -> Iterator[dict]:
@@ -107,7 +107,7 @@ def train_stream(task: str, seed: int = 0, shard: int = 0) -> Iterator[dict]:
     skip = held_out(task)
     while True:
         doc = sample(rng)
-        if _key(prompt_text(task, doc)) not in skip:
+        if key(prompt_text(task, doc)) not in skip:
             yield doc
 
 

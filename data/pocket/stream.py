@@ -23,6 +23,13 @@ def tokenizer():
 _STATE: dict = {}
 
 
+def train_stream_of(task: str, recipe: Recipe, index: int, group: str):
+    """The documents that a shard draws from, in their order."""
+    from pocket.splits import train_stream
+
+    return train_stream(task, recipe.seed, 3 * index + list(rows.WIDTHS).index(group))
+
+
 def _init_worker() -> None:
     torch.set_num_threads(1)
     _STATE["tokenizer"] = tokenizer()
@@ -30,8 +37,6 @@ def _init_worker() -> None:
 
 def make_shard(job: tuple[Recipe, int, str]) -> dict[str, np.ndarray]:
     """Shard ``index`` of one group: canvas and maskable ``[rows, width]``, length in tokens ``[rows]``."""
-    from pocket.splits import train_stream
-
     recipe, index, group = job
     tok, rng = _STATE["tokenizer"], random.Random(f"{recipe.seed}/{index}/{group}")
     total = getattr(recipe, f"batch_{group}") * recipe.shard
@@ -41,7 +46,7 @@ def make_shard(job: tuple[Recipe, int, str]) -> dict[str, np.ndarray]:
     taken: list[rows.Row] = []
     for (name, _), count in zip(shares, counts, strict=True):
         task, _, kind = name.partition("+")
-        stream, end = train_stream(task, recipe.seed, 3 * index + list(rows.WIDTHS).index(group)), len(taken) + count
+        stream, end = train_stream_of(task, recipe, index, group), len(taken) + count
         while len(taken) < end:
             docs = [next(stream) for _ in range(256)]
             if kind:

@@ -352,11 +352,20 @@ def _section(heading: str) -> list[str]:
     return text.partition(f"\n## {heading}\n")[2].split("\n## ")[0].splitlines()
 
 
+SECTIONS = (
+    "Further phenomena", "Second round: criteria that are not blind", "The confirm split",
+    "Order, exits, parallelism", "Guarantee", "Low thresholds on open text",
+)  # fmt: skip
+
+
 def plan() -> pd.DataFrame:
-    """The table of further phenomena as the plan has it: id, claim, seen, not_seen."""
-    lines = [line for line in _section("Further phenomena") if line.startswith("|")]
-    rows = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines[2:]]
-    return pd.DataFrame(rows, columns=["id", "claim", "seen", "not_seen"])
+    """The tables of phenomena as the plan has them: id, claim, seen, not_seen, and the section."""
+    rows = []
+    for section in SECTIONS:
+        lines = [line for line in _section(section) if line.startswith("|")]
+        cells = ([cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines[2:])
+        rows += [[*cell[:4], section] for cell in cells]
+    return pd.DataFrame(rows, columns=["id", "claim", "seen", "not_seen", "section"])
 
 
 def deviations() -> list[str]:
@@ -384,8 +393,7 @@ def exceptions(ids: Iterable[str]) -> tuple[list[str], list[str]]:
 def judge(evidence: Evidence, ids: Iterable[str] | None = None) -> pd.DataFrame:
     """Status and detail of criteria, all of the plan by default, with the plan's own words beside them."""
     rows = plan()
-    if ids is not None:
-        rows = rows.set_index("id").loc[list(ids)].reset_index()
+    rows = rows.set_index("id").loc[[*CRITERIA] if ids is None else list(ids)].reset_index()
     found = []
     for name in rows["id"]:
         try:
@@ -398,7 +406,9 @@ def judge(evidence: Evidence, ids: Iterable[str] | None = None) -> pd.DataFrame:
 def table(frame: pd.DataFrame) -> show.Table:
     """The frame of ``judge``: claim, criterion as planned, what came out."""
     sighted, settled = exceptions(list(frame["id"]))
+    known = list(frame["id"][frame["section"] == SECTIONS[1]])
     reasons = {
+        "value known when it was written": known,
         "written when part of the JoT threshold grid had been decoded, so not blind to it": sighted,
         "how it is measured was settled later": settled,
     }
@@ -407,7 +417,7 @@ def table(frame: pd.DataFrame) -> show.Table:
     fixed += f", with exceptions listed there under Deviations ({told})" if told else ""
     shown = pd.DataFrame(
         {
-            "Phenomenon": [name + ("\nnot blind" if name in sighted else "") for name in frame["id"]],
+            "Phenomenon": [name + ("\nnot blind" if name in sighted + known else "") for name in frame["id"]],
             "Claim of the paper": frame["claim"],
             "Seen where": frame["seen"],
             "Not seen where": frame["not_seen"],
