@@ -1,4 +1,12 @@
-"""One style for every figure: Okabe-Ito colors, one look a method, legible in print; saving and showing."""
+"""One style for every figure: Okabe-Ito colors, one look a method, legible in print; saving and showing.
+
+The rule of colors: **a color means a method, the same one in every figure** (``LOOKS``): full decoding black, JoT
+green, Fast-dLLM orange, KLASS light blue, Prophet purple. A variant has its method's color and a hollow marker or
+another line. A model family is told by its panel. Only where both must share one, line and fill tell it: Dream solid
+and filled, LLaDA dashed and half filled (``FAMILY_LINE``, ``Look.points(family=...)``). What belongs to no method (a
+person's text, a bound, a random process) takes a color that no method has. Published points of the large models never
+stand on axes that are titled with an embedded model's task: they get a panel of their own.
+"""
 
 from __future__ import annotations
 
@@ -25,31 +33,37 @@ COLORS = {
     "purple": "#CC79A7",
     "gray": "#777777",
 }
-FAMILY_COLOR = {"dream": COLORS["blue"], "llada": COLORS["vermillion"]}  # no method has these two
+FAMILY_COLOR = {"dream": COLORS["blue"], "llada": COLORS["vermillion"]}  # withdrawn, see the rule; use FAMILY_LINE
+FAMILY_LINE = {"dream": "-", "llada": "--"}  # where two families share a panel
+FAMILY_FILL = {"dream": "full", "llada": "left"}
 
 
 class Look(NamedTuple):
-    """How a method is drawn in every figure; where color tells model families apart, marker and fill remain."""
+    """How a method is drawn in every figure."""
 
     marker: str
     color: str
     hollow: bool = False
     line: str = "-"
 
-    def points(self, color: str | None = None, edge: str | None = None) -> dict[str, str]:
+    def points(self, color: str | None = None, edge: str | None = None, family: str | None = None) -> dict[str, str]:
         """Marker, color and fill as ``plot``, ``errorbar`` and ``Line2D`` take them.
 
         Args:
-            color: another one than the method's, such as a family's.
+            color: another shade than the method's.
             edge: color of a filled marker's edge, so that neighbors stay apart.
+            family: where two families share a panel, the one drawn here.
         """
         color = color or self.color
         edge = color if self.hollow or edge is None else edge
         face = "white" if self.hollow else color
-        return {"marker": self.marker, "color": color, "markerfacecolor": face, "markeredgecolor": edge}
+        look = {"marker": self.marker, "color": color, "markerfacecolor": face, "markeredgecolor": edge}
+        if FAMILY_FILL.get(family, "full") != "full":
+            other = color if self.hollow else "white"
+            look |= {"fillstyle": FAMILY_FILL[family], "markerfacecoloralt": other, "markeredgecolor": color}
+        return look
 
 
-# Full decoding black, JoT green in all its forms; a variant has its method's color.
 LOOKS = {
     "full": Look("o", COLORS["black"], hollow=True, line="--"),
     "prophet": Look("D", COLORS["purple"]),
@@ -61,8 +75,11 @@ LOOKS = {
     "klass-ported": Look("v", COLORS["sky"], hollow=True, line=":"),
     "fastdllm-nocache": Look("X", COLORS["orange"], hollow=True, line=":"),
     "fastdllm-raw": Look("P", COLORS["orange"], hollow=True, line=":"),  # its gate reads untempered probabilities
-    "full-dual": Look("o", COLORS["gray"], hollow=True, line=":"),  # -dual, -prefix: under that cache
-    "jot-blocks": Look("s", COLORS["green"], hollow=True, line=":"),  # greedy in blocks, no cache
+    "full-confidence": Look("h", COLORS["black"], hollow=True, line=":"),  # Dream ranked by confidence, as KLASS does
+    "full-blocks": Look("H", COLORS["black"], hollow=True, line="-."),  # -blocks: greedy in blocks, no cache
+    "full-dual": Look("8", COLORS["black"], hollow=True, line=":"),  # -dual, -prefix: so, under that cache
+    "full-prefix": Look("d", COLORS["black"], hollow=True, line=":"),
+    "jot-blocks": Look("s", COLORS["green"], hollow=True, line=":"),
     "jot-dual": Look(">", COLORS["green"]),
     "jot-block-start": Look("<", COLORS["green"], hollow=True, line=":"),  # in the dual cache, exits as a block opens
     "jot-prefix": Look("p", COLORS["green"], hollow=True, line=":"),
