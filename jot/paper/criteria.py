@@ -17,8 +17,9 @@ import pandas as pd
 from jot import stats
 from jot.errors import UserError
 from jot.models import home
-from jot.paper import show
-from jot.runs.frames import runs, samples
+from jot.paper import show, timing
+from jot.runs.frames import folder, runs, samples
+from jot.runs.parameters import NotebookError
 
 SEEN, NOT_SEEN, UNDECIDED, NOT_SHOWN = "seen", "not seen", "undecided", "not shown"
 MODELS = DREAM, LLADA = ("pocket-dream", "pocket-llada")  # the paper's order: Dream first
@@ -329,6 +330,45 @@ def temperature_transfer(at: Evidence) -> Judged:
     return every(at.differences(keys), lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
 
 
+# --- time ---------------------------------------------------------------------------------------------------
+
+BUSY = 1.1  # clock over processor time from which the machine had other work: then the clock says more about that
+
+
+def wallclock_below(at: Evidence) -> Judged:
+    """From the timings of the embedded pair: JoT's speedup on the clock over that in steps, ratios of sums."""
+    place = folder(at.store)
+    try:
+        raw = timing.read(place if (place / timing.FILE).is_file() else place / "cpu")
+    except NotebookError:
+        raise NotRecorded("the timings of the embedded pair") from None
+    raw = raw[raw["machine"] == "CPU"]
+    raw = raw if at.limit is None or raw.empty else timing.first(raw, at.limit)
+    if raw.empty:
+        raise NotRecorded("timings of the embedded pair on a CPU")
+    by = raw.groupby(["model", "task", "method", "doc_id"], sort=False)
+    found = by[["steps", "seconds", "cpu_seconds"]].median().reset_index()
+    n = found.groupby(["model", "task"])["doc_id"].nunique().min()
+    parts: dict[str, stats.Estimate | None] = {}
+    for model, task in itertools.product(MODELS, LONG):
+        here = found[(found["model"] == model) & (found["task"] == task)]
+        full, mine = (here[here["method"] == name].set_index("doc_id") for name in ("full", "jot"))
+        both = full.join(mine, lsuffix="_full", how="inner")
+        sums = [both[name] for name in ("seconds_full", "seconds", "steps_full", "steps")]
+        parts[f"{model} {task}"] = None if both.empty else stats.ratio_of_ratios(*sums)
+    known = [part for part in parts.values() if part]
+    apart = sum(part.high < 1 for part in known)
+    detail = "; ".join(
+        f"{name} " + (f"{part.value:.2f} [{part.low:.2f}, {part.high:.2f}]" if part else "not recorded")
+        for name, part in parts.items()
+    )
+    detail += f"; {apart} of {len(parts)} intervals wholly below 1; n = {n} a task"
+    if (ratio := found["seconds"].sum() / found["cpu_seconds"].sum()) > BUSY:
+        return NOT_SHOWN, f"the machine was busy, clock over processor time {ratio:.1f}; {detail}"
+    seen, unseen = all(part.value < 1 for part in known), all(part.value > 1 for part in known)
+    return judged(len(known) == len(parts), seen, unseen, detail)
+
+
 # --- all of them --------------------------------------------------------------------------------------------
 
 CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
@@ -337,7 +377,7 @@ CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
         threshold_speed, threshold_harm, threshold_high, choice_flat, llada_low, spatial_speed, spatial_wide,
         spatial_default, sweep_robust, tau_min, prophet_loses, klass_slow, fastdllm_hellaswag, temperature_collapse,
         temperature_unit, temperature_transfer, compose_gsm8k, compose_humaneval, compose_horizon, two_sided,
-        after_exit,
+        after_exit, wallclock_below,
     )
 }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Wall-clock recordings: every method on the same documents, in turn, beside full decoding and the bare forward.
+"""Wall-clock recordings: every method on the same documents, in turn, beside full decoding and the bare forward;
+and reading them.
 
 A machine that others use slows down for seconds at a time. So methods take turns document by document, every decoding
 is repeated, and the median counts. Beside the clock stands the processor time of the process, which waiting for a
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter, process_time
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,9 +21,13 @@ import pandas as pd
 import torch
 
 from jot.decode import decode
-from jot.records import Cell, take
+from jot.errors import UserError
+from jot.models import home
+from jot.records import Cell, metas, take
 from jot.runs import environment, settings
+from jot.runs.frames import family, order
 from jot.runs.parameters import NotebookError
+from jot.tasks import TASKS
 from jot.tasks import get as get_task
 
 FILE = "timings.csv"
@@ -31,6 +37,7 @@ REPEATS = 2
 DISAGREE = 1.2  # repetitions whose processor times are further apart than this factor are joined by one more
 LONG = 1.0  # seconds of processor time beyond which a decoding averages over enough steps to be timed once
 FORWARDS = 5  # bare forwards whose median counts
+LIVE_LIMIT = 24  # documents a task that a live run times unless told otherwise
 
 
 class Spent(NamedTuple):
@@ -229,3 +236,77 @@ def _record_task(store: Path, model, name: str, task, methods, limit, seed, data
             with (store / FILE).open("a") as file:
                 file.write(_lines(name, task.name, doc_id, bench.prompts[doc_id], found))
             say(f"{name} {task.name} {turn + 1}: {doc_id}")
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def about(store: str | Path) -> dict[str, dict]:
+    """Configuration, hardware and versions of the cells beside the timings; none where the file stands alone."""
+    try:
+        return metas(store)
+    except UserError:
+        return {}
+
+
+def read(store: str | Path) -> pd.DataFrame:
+    """One row a decoding: ``COLUMNS``, and ``machine``, "CPU" or the name of the card.
+
+    Raises:
+        NotebookError: nothing is recorded there.
+    """
+    try:
+        raw = pd.read_csv(Path(store) / FILE)
+    except (OSError, ValueError):
+        place = Path(store)
+        place = place.relative_to(home()) if place.is_relative_to(home()) else place
+        raise NotebookError(
+            f"there are no timings in {place}: check that folder out, or pass source=live to time this machine"
+        ) from None
+    kinds = {meta["hardware"]["kind"] for meta in about(store).values()}
+    machine = " and ".join(sorted("CPU" if kind == "cpu" else kind for kind in kinds))
+    return raw.assign(machine=machine or "machine not recorded")
+
+
+def load(p: SimpleNamespace) -> tuple[Path, pd.DataFrame]:
+    """The folder and the rows of ``read`` that a notebook's parameters ask for, full decoding with them.
+
+    ``source="live"`` times first what the folder lacks.
+
+    Raises:
+        NotebookError: nothing of that kind is recorded, or ``limit`` is above what is.
+    """
+    models = [model for model in p.models if family(model) in p.families]
+    if not models:
+        raise NotebookError(f"no model of {', '.join(p.models)} is of the families {', '.join(p.families)}")
+    methods = list(dict.fromkeys(["full", *p.methods]))
+    place = p.store or home() / "data" / "records" / "cpu"
+    if p.source == "live":
+        place = p.store or home() / "results" / "wallclock" / f"{p.dtype}-seed{p.seed}"
+        record(place, models, p.tasks, methods, p.limit or LIVE_LIMIT, seed=p.seed, device=p.device, dtype=p.dtype,
+               data=p.data)  # fmt: skip
+    raw = read(place)
+    kinds = {(meta["config"]["dtype"], meta["config"].get("seed") or 0) for meta in about(place).values()}
+    if kinds and kinds != {(p.dtype, p.seed)}:
+        there = ", ".join(f"{dtype} with seed {seed}" for dtype, seed in sorted(kinds))
+        raise NotebookError(f"no timings of {p.dtype} with seed {p.seed} alone; recorded are {there}")
+    for column, names in (("model", [Path(model).name for model in models]), ("task", p.tasks), ("method", methods)):
+        known = sorted(set(raw[column]))
+        for name in names:
+            if name not in known:
+                raise NotebookError(f"no timings of {column} {name!r}; recorded are {', '.join(known)}")
+        raw = raw[raw[column].isin(names)]
+    return place, raw if p.limit is None else first(raw, p.limit)
+
+
+def first(raw: pd.DataFrame, limit: int) -> pd.DataFrame:
+    """The first ``limit`` documents of each task's fixed order."""
+    kept = []
+    for task, group in raw.groupby("task", sort=False):
+        ids = set(group["doc_id"])
+        if limit > len(ids):
+            n = len(ids)
+            raise NotebookError(f"limit={limit} is above the {n} timed documents of {task}; use at most {n}")
+        split = TASKS[task].splits[0] if task in TASKS else "test"
+        kept.append(group[group["doc_id"].isin(order(task, split, ids)[:limit])])
+    return pd.concat(kept, ignore_index=True)
