@@ -169,7 +169,7 @@ def test_a_notebooks_own_parameters_take_the_type_of_their_default():
     assert coerce("spatial", "False", notebooks.spec_of("spatial", True)) is False
     with pytest.raises(UserError, match="not a number"):
         coerce("tau_max", "many", spec)
-    assert notebooks.spec_of("tau_max", float).kind == "float" and notebooks.spec_of("window", int).kind == "int"
+    assert notebooks.spec_of("tau_max", float).meaning == "of type float" and notebooks.spec_of("window", int).meaning == "of type int"
     with pytest.raises(UserError, match="cannot be empty: give of type int"):
         coerce("window", None, notebooks.spec_of("window", int))
     with pytest.raises(UserError, match="True or False"):
@@ -340,7 +340,7 @@ def test_strip(tmp_path, capsys):
     clean = json.loads(path.read_text())
     nbformat.validate(nbformat.from_dict(clean))
     assert [source for _, source in code(clean)] == ['source = "recorded"\nlimit = None\n', "1 + 1"]
-    assert clean["cells"][1]["outputs"][0]["data"] == {"text/plain": "2"}
+    assert clean["cells"][1]["outputs"][0]["data"] == {"text/plain": ["2"]}
     assert "papermill" not in json.dumps(clean) and "2026" not in json.dumps(clean)
     assert "3.11.9" not in json.dumps(clean) and clean["cells"][0]["metadata"]["tags"] == ["parameters"]
     before = path.read_bytes()

@@ -34,10 +34,15 @@ def folder(store: str | Path | None = None) -> Path:
     return Path(store) if store else home() / "data" / "records"
 
 
-def family(model: str) -> str:
+def family(model: str) -> str | None:
     """``"llada"`` or ``"dream"``: by the model's name where it tells, else by its configuration file."""
-    named = [model_.family for _, model_, _ in FAMILIES.values() if model_.family in Path(model).name.lower()]
-    return named[0] if len(named) == 1 else settings.model_class(model).family
+    named = [known.family for _, known, _ in FAMILIES.values() if known.family in Path(model).name.lower()]
+    if len(named) == 1:
+        return named[0]
+    try:
+        return getattr(settings.model_class(model), "family", None)
+    except UserError:
+        return None
 
 
 @cache

@@ -111,7 +111,7 @@ def run(
             raise UserError(f"{path.stem}: unknown parameter {key!r}{closest(key, declared)}")
         spec = spec_of(key, declared[key])
         values[key] = coerce(key, value, spec)
-        if spec.kind == "path" and values[key] is not None:
+        if spec.path and values[key] is not None:
             values[key] = str(Path(os.path.expanduser(values[key])).resolve())
     out = Path(out).resolve() if out else home() / "results" / "notebooks" / path.name
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -172,34 +172,31 @@ def _write(path: Path, notebook: dict) -> None:
 
 def stripped(notebook: dict) -> dict:
     """A notebook without execution times, papermill's and widgets' marks and injected cells; outputs stay."""
-    cells, count = [], 0
-    for cell in notebook["cells"]:
-        tags = cell["metadata"].get("tags", [])
-        if "injected-parameters" in tags:
-            continue
-        tags = [t for t in tags if not t.startswith("papermill")]
-        cell = {**cell, "metadata": {"tags": tags} if tags else {}}
-        if cell["cell_type"] == "code":
-            count += 1
-            cell["execution_count"] = count if cell.get("outputs") or cell.get("execution_count") else None
-            cell["outputs"] = [_plain_output(o, cell["execution_count"]) for o in cell.get("outputs", [])]
-        cells.append(cell)
-    metadata = {
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
-    }
-    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    import nbformat
+    from nbconvert.preprocessors import ClearMetadataPreprocessor, TagRemovePreprocessor
 
-
-def _plain_output(output: dict, count: int | None) -> dict:
-    output = {k: v for k, v in output.items() if k != "transient"}
-    if "execution_count" in output:
-        output["execution_count"] = count
-    if "data" in output:
-        output["data"] = {k: v for k, v in output["data"].items() if "widget" not in k}
-    if "metadata" in output:
-        output["metadata"] = {k: v for k, v in output["metadata"].items() if k in output.get("data", {})}
-    return output
+    node = nbformat.from_dict(notebook)
+    for clean in (
+        TagRemovePreprocessor(enabled=True, remove_cell_tags={"injected-parameters"}),
+        ClearMetadataPreprocessor(enabled=True, preserve_cell_metadata_mask={"tags"}),
+    ):
+        node, _ = clean.preprocess(node, {})
+    code = [cell for cell in node.cells if cell.cell_type == "code"]
+    for count, cell in enumerate(code, 1):
+        cell.execution_count = count if cell.outputs or cell.execution_count else None
+        for output in cell.outputs:
+            output.pop("transient", None)
+            if "execution_count" in output:
+                output.execution_count = cell.execution_count
+            if "data" in output:
+                output.data = {kind: data for kind, data in output.data.items() if "widget" not in kind}
+                output.metadata = {kind: v for kind, v in output.metadata.items() if kind in output.data}
+    for cell in node.cells:
+        tags = [tag for tag in cell.metadata.get("tags", []) if not tag.startswith("papermill")]
+        cell.metadata = {"tags": tags} if tags else {}
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return json.loads(nbformat.writes(nbformat.v4.new_notebook(cells=node.cells, metadata=metadata)))
 
 
 def strip(paths: Iterable[str | Path]) -> list[Path]:
