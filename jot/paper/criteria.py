@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from jot import stats
 from jot.errors import UserError
 from jot.models import home
-from jot.paper import show, timing
-from jot.runs.frames import folder, runs, samples
+from jot.paper import show, timing, traces
+from jot.records import natural
+from jot.runs.frames import folder, order, runs, samples
 from jot.runs.parameters import NotebookError
 
 SEEN, NOT_SEEN, UNDECIDED, NOT_SHOWN = "seen", "not seen", "undecided", "not shown"
@@ -369,6 +371,90 @@ def wallclock_below(at: Evidence) -> Judged:
     return judged(len(known) == len(parts), seen, unseen, detail)
 
 
+# --- failures -----------------------------------------------------------------------------------------------
+
+PAPER_N = 500  # documents of the paper's failure analysis
+
+
+def slow_errors(run: pd.DataFrame) -> Judged:
+    """Whether the slowest fifth errs more than the fastest, Wilson intervals apart; ties in the documents' order."""
+    if len(run) < 5:
+        return NOT_SHOWN, "needs 5 documents"
+    run = run.loc[sorted(run.index, key=natural)]
+    fifths = np.array_split(np.argsort((run["configured_steps"] / run["steps"]).to_numpy(), kind="stable"), 5)
+    errors = [run["score"].iloc[at] < 0.5 for at in (fifths[0], fifths[-1])]
+    slow, fast = (stats.Estimate(e.sum() / len(e), *stats.wilson(e.sum(), len(e))) for e in errors)
+    parts = (show.interval(*(100 * x for x in part), unit=" %", gap=" ") for part in (slow, fast))
+    detail = f"error {' in the slowest fifth, '.join(parts)} in the fastest; n = {len(run):,}"
+    return judged(True, slow.low > fast.high, slow.high < fast.low, detail)
+
+
+def rejections(pairs: Mapping[float, pd.DataFrame], task: str, split: str = "test") -> Judged:
+    """Whether McNemar, at the paper's n, keeps the first threshold and rejects the second.
+
+    Args:
+        pairs: by threshold, one row a document with ``score`` and full decoding's ``score_full``.
+    """
+    if min(map(len, pairs.values())) < PAPER_N:
+        return NOT_SHOWN, f"needs {PAPER_N} documents"
+    parts, rejected = [], []
+    for tau, both in pairs.items():
+        both = both.loc[order(task, split, both.index)[:PAPER_N]]
+        r = stats.paired(both["score"], both["score_full"])
+        rejected.append(r["p"] < stats.ALPHA)
+        parts.append(f"τ = {tau:g}: {r['difference']:+.1f} points, b = {r['b']}, c = {r['c']}, p = {r['p']:.2g}")
+    first, second = rejected
+    return judged(True, second and not first, first and not second, f"{'; '.join(parts)}; n = {PAPER_N}")
+
+
+def errors_slow(at: Evidence) -> Judged:
+    return slow_errors(at.run(DREAM, GSM8K, "jot"))
+
+
+def aggressive_rejects(at: Evidence) -> Judged:
+    found = {tau: at.pair(DREAM, GSM8K, jot(DREAM, tau_max=tau), "full") for tau in (90, 30)}
+    return rejections({tau: run.assign(score_full=full["score"]) for tau, (run, full) in found.items()}, GSM8K)
+
+
+# --- dynamics -----------------------------------------------------------------------------------------------
+
+
+def falling(full: Mapping[str, pd.DataFrame]) -> Judged:
+    """Whether mean margin falls over the steps of full decoding: the interval of the mean rho below 0 in every model.
+
+    Args:
+        full: by model, the traced samples of full decoding with the columns of their run.
+    """
+    values, parts = [], []
+    for model, run in full.items():
+        run = run.sort_values("doc_id", key=lambda ids: ids.map(natural), kind="stable")
+        curves, block = traces.by_step(run["trace_mean_margin"]), run["block"].iloc[0]
+        values.append(traces.mean(traces.rho(curves)))
+        text = f"{model}: mean rho {show.interval(*values[-1], digits=2, sign='+', gap=' ')}"
+        if pd.notna(block):
+            inside = traces.mean(traces.rho(curves.iloc[:, : int(block)]))
+            text += f" over all steps, which run through blocks of {block:g}; within the first block "
+            text += show.interval(*inside, digits=2, sign="+", gap=" ")
+        parts.append(f"{text}, n = {len(run):,}")
+    below, above = all(v.high < 0 for v in values), any(v.low > 0 for v in values)
+    return judged(set(MODELS) <= set(full), below, above, "; ".join(parts))
+
+
+def dynamics_decline(at: Evidence) -> Judged:
+    place = folder(at.store) / "traces"
+    if not place.is_dir():
+        raise NotRecorded("traced runs")
+    found, full = runs(place, dtype=at.dtype, seed=at.seed, split="test"), {}
+    found = found[(found["task"] == GSM8K) & (found["method"] == "full") & (found["setting"] == "")]
+    for model in MODELS:
+        run = found[found["model"] == model]
+        if run.empty:
+            raise NotRecorded(f"traced full decoding of {model}")
+        limit = None if at.limit is None else min(at.limit, int(run["n"].iloc[0]))
+        full[model] = samples(run, place, ["trace_mean_margin"], limit)
+    return falling(full)
+
+
 # --- all of them --------------------------------------------------------------------------------------------
 
 CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
@@ -377,7 +463,7 @@ CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
         threshold_speed, threshold_harm, threshold_high, choice_flat, llada_low, spatial_speed, spatial_wide,
         spatial_default, sweep_robust, tau_min, prophet_loses, klass_slow, fastdllm_hellaswag, temperature_collapse,
         temperature_unit, temperature_transfer, compose_gsm8k, compose_humaneval, compose_horizon, two_sided,
-        after_exit, wallclock_below,
+        after_exit, wallclock_below, errors_slow, aggressive_rejects, dynamics_decline,
     )
 }  # fmt: skip
 

@@ -20,20 +20,21 @@ DOCUMENTS = {"gsm8k": 1319, "mmlu": 14_042, "hellaswag": 10_042, "humaneval": 16
 TOKENS = ("constraints", "answer_start", "suppress_tokens", "suppress_start_tokens")  # ids of one tokenizer
 
 
-def store(p: SimpleNamespace, *grids: str) -> Path:
+def store(p: SimpleNamespace, *grids: str | grid.Point) -> Path:
     """The folder whose runs a notebook shows.
 
     ``source="recorded"``: ``p.store``, or ``data/records``. ``source="live"``: ``p.store``, or ``results/store``, after
     what it lacks of the grids (files of ``notebooks/grids``, the only list of cells) has been decoded into it;
     for full-size models an estimate of the GPU hours is printed first. Of a grid are taken the cells of the notebook's
-    models, tasks and methods; its embedded models and tasks stand for any of their family and kind.
+    models, tasks and methods; its embedded models and tasks stand for any of their family and kind. A notebook whose
+    parameters set the rule itself names its own cells in place of a grid.
 
     Raises:
         NotebookError: there are no records, or nothing of the grids fits the parameters.
     """
     if p.source == "live":
         place = Path(p.store) if p.store else home() / "results" / "store"
-        points = [point for name in grids for point in cells(name, p)]
+        points = [point for each in grids for point in (cells(each, p) if isinstance(each, str) else [each])]
         if grids and not points:
             raise NotebookError(f"the grids {', '.join(grids)} list no cell of these models, tasks and methods")
         if hours := gpu_hours(points, p.limit):

@@ -1,0 +1,47 @@
+"""What traced runs show, as far as two notebooks need it: texts of tokens, margins by step, how these run over time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from jot import stats
+from jot.models import home
+
+
+def token_texts(model: str) -> dict[int, str]:
+    """Text of every token of a packaged or local model's tokenizer; empty where there is none."""
+    places = (home() / "data" / "models" / Path(model).name, Path(model))
+    path = next((place for place in places if (place / "tokenizer.json").is_file()), None)
+    if path is None:
+        return {}
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    return {i: tokenizer.decode([i], skip_special_tokens=False) for i in range(tokenizer.get_vocab_size())}
+
+
+def by_step(values: Iterable[Sequence[float]]) -> pd.DataFrame:
+    """One row a document, one column a step, from a trace's lists; nan once a document's canvas is full."""
+    rows = [np.asarray(row, dtype=float) for row in values]
+    out = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
+    for row, found in zip(out, rows, strict=True):
+        row[: len(found)] = found
+    return pd.DataFrame(out)
+
+
+def rho(curves: pd.DataFrame) -> pd.Series:
+    """Spearman's rho of value and step for each row of ``by_step`` that has three steps and is not constant."""
+    kept = curves[(curves.notna().sum(axis=1) > 2) & (curves.max(axis=1) > curves.min(axis=1))]
+    return kept.T.corrwith(pd.Series(curves.columns, curves.columns, dtype=float), method="spearman")
+
+
+def mean(values: pd.Series) -> stats.Estimate:
+    """Mean over documents with a percentile bootstrap interval over them; nan where there is none."""
+    if not len(values):
+        return stats.Estimate(math.nan, math.nan, math.nan)
+    return stats.paired_difference_bootstrap(values, np.zeros(len(values)))
