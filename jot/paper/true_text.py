@@ -1,0 +1,448 @@
+"""The reversal bound on a real network: how often a decisive prediction is overturned while true text is revealed.
+
+Single positions (``follow``). A document's response is masked as a whole. A quarter of its positions, drawn without
+looking at the text, stays masked to the end; the others are revealed one at a time, in random order and with their
+true tokens, and the model is asked again after each. A held position is committed once a threshold, the first time that
+its top-2 ratio r reaches it; from then on its leader and runner-up are fixed and the log-odds of the two are followed.
+Nothing that the model would have written is ever shown to it.
+
+Whole exit sets (``walk`` and ``together``). At each step every masked position whose ratio reaches the threshold is
+committed at once; the set is filled with its true tokens before the next step, and where nothing exits, the next
+position of the document's random order is revealed. After a commit the rest is revealed one at a time, while the others
+of the set stay masked, carry their true tokens, or carry the committed leaders.
+
+``python -m jot.paper.true_text --out data/records/flip_bound`` measures the packaged pair and writes one Parquet file
+of each kind (minutes on a GPU, hours on two cores); the notebook reads them back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from jot.errors import UserError
+from jot.records import take
+from jot.tasks import TASKS, read_jsonl, split_file
+from jot.tasks.prompts import prompt_text, response_text
+from jot.tasks.text import encode, render
+
+SINGLE, JOINT = "true_text.parquet", "joint.parquet"
+SPLITS = {"pocket_gsm8k": "dev", "pocket_prose": "test"}
+DOCUMENTS = {"pocket_gsm8k": 1000, "pocket_prose": 60}  # of each model, where none is named
+SETS = {"pocket_gsm8k": (3.0, 10.0, 30.0, 90.0)}  # thresholds of the exit sets, and the tasks they are followed on
+MODELS = ("pocket-dream", "pocket-llada")
+THRESHOLDS = (1.5, 3.0, 10.0, 30.0, 90.0, 300.0)
+HELD = 0.25
+WIDTHS = (128, 192)  # tokens of training's two canvases, prompt included: most answers stand on the first
+BATCH = {"cpu": 16, "cuda": 2048}
+INTEGERS = {"document": "uint16", "position": "uint8", "first": "uint8", "last": "uint8", "step": "uint8",
+            "reveals": "uint8", "flip": "int16", "leader": "uint32", "runner": "uint32", "truth": "uint32"}  # fmt: skip
+CONTINUATIONS = ("masked", "true", "written")  # what the others of a set are while one of it is asked
+SET_INTEGERS = {"document": "uint16", "tau": "uint8", "step": "uint8", "position": "uint8", "size": "uint8",
+                "wrong": "uint8", "truth": "uint8", **dict.fromkeys(CONTINUATIONS, "int16")}  # fmt: skip
+
+
+class Text(NamedTuple):
+    """One document: its canvas of true tokens, where the response starts, and the order of its positions."""
+
+    id: str
+    canvas: list[int]
+    start: int
+    order: np.ndarray  # all response positions; the first ``reveals`` are revealed, the rest is held
+    reveals: int
+
+
+def texts(model, task: str, documents: int | None = None, seed: int = 0) -> tuple[list[Text], int]:
+    """The first documents of the split's fixed order on the canvas they were trained on, and how many did not fit.
+
+    Answers are filled with EOS up to the narrowest of ``WIDTHS`` that takes them; passages of prose are 64 given
+    tokens and 128 masked ones.
+    """
+    spec = TASKS[task]
+    docs = {doc["id"]: doc for doc in read_jsonl(split_file(spec, SPLITS[task], None)[1])}
+    found, misfits = [], 0
+    for doc_id in take(list(docs)):
+        if len(found) == documents:
+            break
+        asked, doc = prompt_text(task, docs[doc_id]), docs[doc_id]
+        if spec.chat:
+            asked = render(model, [{"role": "user", "content": asked}])
+            prompt, response = encode(model, [asked, response_text(task, doc)])
+            width = next((w for w in WIDTHS if len(prompt) + len(response) < w), 0)
+            response = response + [model.eos_id] * (width - len(prompt) - len(response))
+        else:
+            ids = encode(model, [asked])[0]
+            prompt, response = ids[: spec.prompt_tokens], ids[spec.prompt_tokens :][: spec.length]
+            width = len(prompt) + len(response) if len(response) == spec.length else 0
+        if not width:
+            misfits += 1
+            continue
+        digest = hashlib.sha256(f"{seed}/{doc_id}".encode()).digest()
+        positions = np.random.default_rng(list(digest)).permutation(np.arange(len(prompt), width))
+        reveals = len(positions) - max(1, round(HELD * len(positions)))
+        found.append(Text(doc_id, prompt + response, len(prompt), positions, reveals))
+    return found, misfits
+
+
+def batches(items: Iterable, width, work, size: int) -> Iterator[list]:
+    """Items in batches of one ``width``, those with most ``work`` first, so that a batch ends nearly at once."""
+    ranked = sorted(items, key=lambda item: (width(item), -work(item)))
+    for _, group in groupby(ranked, key=width):
+        group = list(group)
+        yield from (group[i : i + size] for i in range(0, len(group), size))
+
+
+# --- single positions ---------------------------------------------------------------------------------------
+
+
+def follow(model, batch: Sequence[Text], thresholds: Sequence[float] = THRESHOLDS) -> pd.DataFrame:
+    """Reveal a batch of texts on canvases of one width; one row per document, held position and commit.
+
+    Columns: document (index in the batch), position (in the response), first and last (the thresholds, by index, at
+    which this commit happens: the ratio may pass several in one step), step (reveals before the commit), reveals (in
+    all), leader, runner, truth (token ids), margin (ln r at the commit), end (log-odds of the runner-up against the
+    leader after the last reveal), flip (the first number of reveals at which these reach 0; -1 if never).
+    """
+    import torch
+
+    width, device = len(batch[0].canvas), model.device
+    if any(len(text.canvas) != width for text in batch):
+        raise UserError("texts of one batch need canvases of one width; group them by width")
+    truth = torch.tensor([text.canvas for text in batch], device=device)
+    order = torch.nn.utils.rnn.pad_sequence([torch.tensor(text.order) for text in batch], True).to(device)
+    canvas = truth.clone()
+    for b, text in enumerate(batch):
+        canvas[b, text.start :] = model.mask_id
+    held = [(b, int(i)) for b, text in enumerate(batch) for i in text.order[text.reveals :]]
+    row, position = (torch.tensor(part, device=device) for part in zip(*held, strict=True))
+    reveals = torch.tensor([text.reveals for text in batch], device=device)
+    bars = torch.tensor(thresholds, dtype=torch.float64, device=device).log()
+    shape = (len(held), len(bars))
+    step = torch.full(shape, -1, device=device)
+    flip = step.clone()
+    pair = torch.zeros((*shape, 2), dtype=torch.long, device=device)
+    margin, odds = (torch.full(shape, math.nan, dtype=torch.float64, device=device) for _ in range(2))
+    with torch.inference_mode():
+        for m in range(int(reveals.max()) + 1):
+            live = (reveals >= m).nonzero()[:, 0]  # a text that is done is asked no more
+            slot = torch.full_like(reveals, -1)
+            slot[live] = torch.arange(len(live), device=device)
+            at = (slot[row] >= 0).nonzero()[:, 0]
+            logits = _logits(model, canvas[live], slot[row[at]], position[at])
+            top = logits.topk(2)
+            gap = (top.values[:, 0] - top.values[:, 1])[:, None]
+            fresh = (step[at] < 0) & (gap >= bars)
+            step[at] = torch.where(fresh, m, step[at])
+            pair[at] = torch.where(fresh[..., None], top.indices[:, None], pair[at])
+            margin[at] = torch.where(fresh, gap, margin[at])
+            now = logits.gather(1, pair[at, :, 1]) - logits.gather(1, pair[at, :, 0])
+            odds[at] = torch.where(step[at] >= 0, now, math.nan)
+            flip[at] = torch.where((flip[at] < 0) & (odds[at] >= 0), m, flip[at])  # ties count
+            more = (reveals > m).nonzero()[:, 0]
+            canvas[more, order[more, m]] = truth[more, order[more, m]]
+    return _rows(batch, held, *(x.cpu().numpy() for x in (truth[row, position], step, flip, pair, margin, odds)))
+
+
+def _logits(model, canvas, slot, position):
+    """Log-odds of every token at the asked positions in float64; the mask token is no candidate."""
+    logits = model.predict(canvas, None, slot, position).double()
+    logits[:, model.mask_id] = -math.inf
+    return logits
+
+
+def _rows(batch, held, truth, step, flip, pair, margin, odds) -> pd.DataFrame:
+    """One row per commit; thresholds passed in the same step share one."""
+    out = []
+    for h, (b, i) in enumerate(held):
+        for t in range(step.shape[1]):
+            if step[h, t] < 0:
+                break  # a higher threshold is not reached either
+            if t and step[h, t] == step[h, t - 1]:
+                out[-1]["last"] = t
+                continue
+            out.append({
+                "document": b, "position": i - batch[b].start, "first": t, "last": t, "step": step[h, t],
+                "reveals": batch[b].reveals, "leader": pair[h, t, 0], "runner": pair[h, t, 1], "truth": truth[h],
+                "margin": margin[h, t], "end": odds[h, t], "flip": flip[h, t],
+            })  # fmt: skip
+    frame = pd.DataFrame(out, columns=[*INTEGERS, "margin", "end"])
+    return frame.astype(INTEGERS | {"margin": "float32", "end": "float32"})
+
+
+# --- whole exit sets ----------------------------------------------------------------------------------------
+
+
+class Exits(NamedTuple):
+    """One step's exit set: where it stands, and what the model said of each of its positions."""
+
+    document: int
+    step: int
+    canvas: np.ndarray  # as it was at the commit
+    rest: np.ndarray  # positions still masked after it, in the order in which they are revealed
+    position: np.ndarray
+    leader: np.ndarray
+    runner: np.ndarray
+    margin: np.ndarray
+
+
+def walk(model, batch: Sequence[Text], tau: float) -> list[Exits]:
+    """The exit sets of texts on canvases of one width, each in a context of true text."""
+    import torch
+
+    truth, found, step = np.array([text.canvas for text in batch]), [], 0
+    hidden = np.arange(truth.shape[1]) >= np.array([[text.start] for text in batch])
+    while (live := np.flatnonzero(hidden.any(1))).size:
+        canvas = np.where(hidden, model.mask_id, truth)[live]
+        slot, position = np.nonzero(hidden[live])
+        with torch.inference_mode():
+            asked = (torch.tensor(x, device=model.device) for x in (canvas, slot, position))
+            values, indices = (x.cpu().numpy() for x in _logits(model, *asked).topk(2))
+        margin = values[:, 0] - values[:, 1]
+        for k, b in enumerate(live):
+            at = (slot == k) & (margin >= math.log(tau))
+            left = hidden[b] & ~np.isin(np.arange(truth.shape[1]), position[at])
+            rest = batch[b].order[left[batch[b].order]]
+            if at.any():
+                found.append(Exits(b, step, canvas[k], rest, position[at], *indices[at].T, margin[at]))
+            else:
+                left[rest[0]] = False
+            hidden[b] = left
+        step += 1
+    return found
+
+
+class Asked(NamedTuple):
+    """A canvas, the positions revealed on it one by one, and the masked ones asked after each with their pairs."""
+
+    key: tuple
+    canvas: np.ndarray
+    truth: np.ndarray
+    rest: np.ndarray
+    ask: np.ndarray  # [asked, 3]: position, leader, runner
+
+
+def first_flips(model, rows: Sequence[Asked]) -> list[np.ndarray]:
+    """Number of reveals at which each asked runner-up first draws level with its leader; -1 if it never does.
+
+    Rows have one width, and those with most reveals come first.
+    """
+    import torch
+
+    def tensor(x):
+        return torch.tensor(x, device=model.device)
+
+    canvas, truth = tensor(np.stack([r.canvas for r in rows])), tensor(np.stack([r.truth for r in rows]))
+    order = torch.nn.utils.rnn.pad_sequence([torch.tensor(r.rest) for r in rows], True).to(model.device)
+    counts, sizes = np.array([len(r.rest) for r in rows]), np.array([len(r.ask) for r in rows])
+    slot = tensor(np.repeat(np.arange(len(rows)), sizes))
+    position, leader, runner = tensor(np.concatenate([r.ask for r in rows])).T
+    flip = torch.full_like(slot, -1)
+    with torch.inference_mode():
+        for m in range(counts[0] + 1):
+            live, more = int((counts >= m).sum()), int((counts > m).sum())
+            n = sizes[:live].sum()
+            logits = _logits(model, canvas[:live], slot[:n], position[:n])
+            level = (logits.gather(1, runner[:n, None]) >= logits.gather(1, leader[:n, None]))[:, 0]
+            flip[:n] = torch.where((flip[:n] < 0) & level, m, flip[:n])
+            now = order[:more, m : m + 1]
+            canvas[:more].scatter_(1, now, truth[:more].gather(1, now))
+    return np.split(flip.cpu().numpy(), sizes.cumsum()[:-1])
+
+
+def _continuations(model, text: Text, exits: Exits) -> Iterator[Asked]:
+    """What is asked of one exit set: together with all masked, then each beside true tokens, beside the leaders."""
+    truth, at = np.array(text.canvas), exits.position
+    wrong = exits.leader != truth[at]
+    followed = np.flatnonzero(exits.leader != model.eos_id)
+    ask = np.stack([at, exits.leader, exits.runner], 1)
+    key = (exits.document, exits.step)
+    if followed.size:
+        yield Asked((*key, "masked", followed), exits.canvas, truth, exits.rest, ask[followed])
+    for j in followed:
+        others = np.arange(len(at)) != j
+        for name, tokens in (("true", truth[at]), ("written", exits.leader)):
+            if others.any() and (name == "true" or wrong[others].any()):
+                canvas = exits.canvas.copy()
+                canvas[at[others]] = tokens[others]
+                yield Asked((*key, name, np.array([j])), canvas, truth, exits.rest, ask[[j]])
+
+
+def together(model, found: Sequence[Text], tau: float, size: int = BATCH["cpu"]) -> tuple[pd.DataFrame, dict]:
+    """Every exit whose leader is not EOS, one row each, and counts of all exits.
+
+    Columns: document (index), step, position (in the response), size (exits of its step, EOS among them), wrong
+    (how many of the others have a leader that is not the true token), truth (0 the leader, 1 the runner-up, 2 another
+    token), margin (ln r at the commit), and for each of ``CONTINUATIONS`` the reveals before the first flip, or -1.
+    """
+    sets = []
+    for pick in batches(range(len(found)), lambda i: len(found[i].canvas), lambda i: found[i].reveals, size):
+        sets += [e._replace(document=pick[e.document]) for e in walk(model, [found[i] for i in pick], tau)]
+    flips: dict[tuple, dict] = {}
+    asked = [row for e in sets for row in _continuations(model, found[e.document], e)]
+    for rows in batches(asked, lambda r: len(r.canvas), lambda r: len(r.rest), size):
+        for row, first in zip(rows, first_flips(model, rows), strict=True):
+            document, step, name, which = row.key
+            for j, flip in zip(which.tolist(), first.tolist(), strict=True):
+                flips.setdefault((document, step, j), {})[name] = flip
+    out = []
+    for e in sets:
+        truth = np.array(found[e.document].canvas)[e.position]
+        wrong = e.leader != truth
+        for j in np.flatnonzero(e.leader != model.eos_id).tolist():
+            flip = flips[e.document, e.step, j]
+            flip.setdefault("true", flip["masked"])  # alone in its set
+            flip.setdefault("written", flip["true"])  # all others are right
+            out.append({
+                "document": e.document, "step": e.step, "position": e.position[j] - found[e.document].start,
+                "size": len(truth), "wrong": int(wrong.sum() - wrong[j]), "margin": e.margin[j],
+                "truth": 0 if not wrong[j] else 1 if truth[j] == e.runner[j] else 2, **flip,
+            })  # fmt: skip
+    counts = {"sets": len(sets), "exits": sum(len(e.position) for e in sets)}
+    return pd.DataFrame(out, columns=[*(c for c in SET_INTEGERS if c != "tau"), "margin"]), counts
+
+
+# --- measuring, and the files -------------------------------------------------------------------------------
+
+Measured = list[tuple[pd.DataFrame, dict]]
+
+
+def measure(model, task: str, documents: int | None = None, seed: int = 0) -> tuple[pd.DataFrame, dict]:
+    """``follow`` over the first documents of a task, and what was measured (counts, weights, seconds)."""
+    found, meta = _begin(model, task, documents, seed)
+    begun, parts = time.perf_counter(), []
+    size = BATCH.get(model.device.type, 16)
+    for pick in batches(range(len(found)), lambda i: len(found[i].canvas), lambda i: found[i].reveals, size):
+        frame = follow(model, [found[i] for i in pick])
+        parts.append(frame.assign(document=np.array(pick)[frame["document"]].astype("uint16")))
+    frame = pd.concat(parts).sort_values(["document", "position", "first"], ignore_index=True)
+    meta |= {"positions": sum(meta["held"]), "reveals": sum(t.reveals for t in found), "thresholds": list(THRESHOLDS)}
+    return frame, meta | {"seconds": round(time.perf_counter() - begun, 1)}
+
+
+def measure_sets(
+    model, task: str, documents: int | None = None, seed: int = 0, taus: Sequence[float] | None = None
+) -> tuple[pd.DataFrame, dict]:
+    """``together`` at each threshold over the first documents of a task, and what was measured."""
+    found, meta = _begin(model, task, documents, seed)
+    begun, taus = time.perf_counter(), taus or SETS[task]
+    done = [together(model, found, tau, BATCH.get(model.device.type, 16)) for tau in taus]
+    frame = pd.concat([part.assign(tau=i) for i, (part, _) in enumerate(done)], ignore_index=True)
+    frame = frame.astype(SET_INTEGERS | {"margin": "float32"})[[*SET_INTEGERS, "margin"]]
+    meta |= {"thresholds": list(taus), "counts": [counts for _, counts in done]}
+    return frame, meta | {"seconds": round(time.perf_counter() - begun, 1)}
+
+
+def _begin(model, task: str, documents: int | None, seed: int) -> tuple[list[Text], dict]:
+    import torch
+
+    if model.dtype == torch.float32:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    found, misfits = texts(model, task, documents, seed)
+    return found, {
+        "model": Path(model.name).name, "task": task, "split": SPLITS[task], "fingerprint": model.fingerprint,
+        "dtype": str(model.dtype).removeprefix("torch."), "seed": seed, "documents": len(found), "misfits": misfits,
+        "held": [len(t.order) - t.reveals for t in found], "ids": [t.id for t in found],
+        "widths": [len(t.canvas) for t in found], "eos": model.eos_id, "torch": torch.__version__.split("+")[0],
+        "device": model.device.type,
+    }  # fmt: skip
+
+
+def write(measured: Measured, folder: str | Path, name: str) -> Path:
+    """All parts in one Parquet file, what was measured in its metadata."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = pd.concat([frame.assign(part=np.uint8(i)) for i, (frame, _) in enumerate(measured)], ignore_index=True)
+    for column in whole.columns.intersection(["margin", "end"]):
+        whole[column] = whole[column].round(3)
+    table = pa.Table.from_pandas(whole, preserve_index=False)
+    table = table.replace_schema_metadata({"flip_bound": json.dumps([meta for _, meta in measured], sort_keys=True)})
+    parquet.write_table(table, folder / name, compression="zstd", compression_level=19)
+    return folder / name
+
+
+def read(
+    folder: str | Path, name: str, models: Iterable[str] = MODELS, tasks: Iterable[str] = tuple(SPLITS),
+    limit: int | None = None,
+) -> Measured:  # fmt: skip
+    """The parts of a file that ``write`` made: models and tasks in this order, on their first ``limit`` documents.
+
+    What is not recorded is left out, the whole file too.
+
+    Raises:
+        UserError: the file is not readable.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = Path(folder) / name
+    if not path.is_file():
+        return []
+    try:
+        table = parquet.read_table(path)
+        metas = json.loads(table.schema.metadata[b"flip_bound"])
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path.name} cannot be read ({error}); make it again or check it out again") from None
+    whole, found = table.to_pandas(), []
+    for wanted in ((Path(model).name, task) for model in models for task in tasks):
+        for i, meta in enumerate(metas):
+            if wanted == (meta["model"], meta["task"]):
+                n = min(limit or meta["documents"], meta["documents"])
+                kept = whole[(whole["part"] == i) & (whole["document"] < n)].drop(columns="part")
+                meta |= {"documents": n, "positions": sum(meta["held"][:n])}
+                found.append((kept.reset_index(drop=True), meta))
+    return found
+
+
+def record(
+    folder: str | Path, models: Iterable[str], tasks: Iterable[str], documents: int | None = None, seed: int = 0,
+    device: str | None = None, dtype: str | None = "float32",
+) -> Iterator[str]:  # fmt: skip
+    """Measure models on tasks with the weights, here and now, into both files; yields a line for each part."""
+    import jot
+
+    single: Measured = []
+    joint: Measured = []
+    for name in models:
+        model = jot.load(name, device=device, dtype=dtype)
+        for task in (task for task in tasks if task in SPLITS):
+            n = documents or DOCUMENTS[task]
+            single.append(measure(model, task, n, seed))
+            yield f"{write(single, folder, SINGLE)} {name} {task} {single[-1][1]['seconds']} s"
+            if task in SETS:
+                joint.append(measure_sets(model, task, n, seed))
+                yield f"{write(joint, folder, JOINT)} {name} {task} {joint[-1][1]['seconds']} s"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m jot.paper.true_text", description=__doc__.split("\n")[0])
+    parser.add_argument("--out", required=True, help="folder of the two Parquet files")
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--tasks", nargs="+", default=list(SPLITS), choices=list(SPLITS))
+    parser.add_argument("--documents", type=int, help="of each task; by default 1000 of gsm8k and 60 of prose")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device")
+    o = parser.parse_args(arguments)
+    for line in record(o.out, o.models, o.tasks, o.documents, o.seed, o.device):
+        print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as mistake:
+        sys.exit(f"jot: error: {mistake}")
