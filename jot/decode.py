@@ -9,7 +9,7 @@ from torch import Tensor
 
 from jot.errors import whole
 from jot.models.base import DiffusionModel
-from jot.sampler.config import DecodeConfig, check_samples, check_tokens, rows_of
+from jot.sampler.config import DecodeConfig, check_rule, check_samples, check_tokens, rows_of
 from jot.sampler.exits import rule_of
 from jot.sampler.loop import Loop
 from jot.sampler.output import Output
@@ -48,6 +48,7 @@ def decode_stream(
     whole("", "slots", slots, low=1)
     config = DecodeConfig.of(parameters).resolve(model)
     method = rule_of(method)
+    check_rule(config, method)
     check_tokens(model, config)
     prompts = check_samples(model, config, samples)
     if not prompts:

@@ -76,6 +76,25 @@ def _jot(p):
     )  # fmt: skip
 
 
+def _released(p, **own):
+    """The rule of the public code titled Just on Time, which exits nowhere where its thresholds leave no room."""
+    top, low = p["max_threshold"], p["min_threshold"]
+    off = top is None or top <= low
+    kernel = {} if off else dict(tau_min=low, gamma=p["geo_decay"], window=p["max_distance"])
+    return jot.JoT(tau_max=math.inf if off else top, **kernel, **own)
+
+
+def jot_released_llada(p):
+    _, decoding = dllm_mdlm({"cfg_scale": 0.0, "schedule": "S-dllm", **p})
+    method = _released(p, canvas=True, sample=True, skip_demoted=True)
+    return method, {**decoding, "stop_early": True, "keep_steps": True}
+
+
+def jot_released_dream(p):
+    _, decoding = _dream({"alg_temp": None, "schedule": "S-dllm", **p})
+    return _released(p), {**decoding, "stop_early": True}
+
+
 def prophet_llada(p):
     bars = p["thresholds"]
     method = jot.Prophet(
@@ -133,7 +152,8 @@ RUNS = {
     "llada_generate": llada_generate, "dllm_mdlm": dllm_mdlm, "dream_diffusion_generate": _dream,
     "dllm_dream": _dream, "jot_llada": _jot, "jot_dream": _jot, "prophet_llada": prophet_llada,
     "klass_llada": klass_llada, "klass_dream": klass_dream, "fastdllm_llada": fastdllm_llada,
-    "fastdllm_dream": fastdllm_dream,
+    "fastdllm_dream": fastdllm_dream, "jot_released_llada": jot_released_llada,
+    "jot_released_dream": jot_released_dream,
 }  # fmt: skip
 
 # The deliberate differences: what is not matched, and why.

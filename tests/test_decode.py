@@ -78,6 +78,54 @@ def test_fewer_steps_still_fill_the_canvas(family, prompt, tau, steps):
 
 
 @quick
+@given(families, prompts, thresholds, combines, temperatures, st.booleans(), st.sampled_from([4, 8]))
+def test_exits_anywhere_on_the_canvas(family, prompt, tau, combine, temperature, keep, block):
+    """Every position is committed once; a kept block takes what was planned from its masks, while the canvas has any.
+
+    With one block there is no elsewhere: then the rule is the usual one.
+    """
+    shared = dict(temperature=temperature, schedule="precomputed")
+    method = jot.JoT(tau_max=tau, combine=combine, canvas=True)
+    out = run(family, prompt, method, block=block, keep_steps=keep, **shared)
+    step, rule, masked = out.trace.step, out.trace.rule, out.trace.masked
+    assert MODELS[family].mask_id not in out.tokens and out.tokens[: len(prompt)] == prompt
+    assert (rule > 0).all() and min(masked) > 0 and out.steps == len(masked) == step.max() + 1
+    begin = 0
+    for first in range(0, LENGTH, block):
+        here = step[first : first + block]
+        assert (here[rule[first : first + block] & SCHEDULED > 0] >= begin).all()
+        planned = int((here >= begin).sum())  # one token a step
+        if keep:
+            begin = min(begin + planned, out.steps)
+        else:
+            begin = max(begin, int(here.max()) + 1)
+    assert out.steps == begin
+    alone = dict(block=None, keep_steps=keep, **shared)
+    usual = run(family, prompt, jot.JoT(tau_max=tau, combine=combine), block=None, **shared)
+    assert run(family, prompt, method, **alone).trace.step.tolist() == usual.trace.step.tolist()
+
+
+def test_the_margin_without_the_demoted_tokens():
+    """The public rule reads the margin where the tokens that rank last are gone; by default they count."""
+    logits = torch.tensor([[9.0, 1.0, 0.5], [0.0, 9.0, 1.0], [0.2, 0.1, 0.0]])
+    step, late = make_step(logits), make_step(logits)
+    late.demoted = torch.tensor([0])
+    rule = jot.JoT(tau_max=math.exp(4.0), spatial=False, skip_demoted=True)
+    assert rule(step)[0].tolist() == [True, True, False]
+    assert rule(late)[0].tolist() == [False, True, False]
+    prompt, seen = [3, 4, 5], {}
+    ban = tuple(set(run("llada", prompt).generated))[:1]
+    for skip in (False, True):
+        method = jot.JoT(tau_max=3.0, skip_demoted=skip)
+        seen[skip] = run("llada", prompt, method, begin_suppress_tokens=ban, block=4).trace
+        usual = run("llada", prompt, jot.JoT(tau_max=3.0), block=4).tokens
+        assert run("llada", prompt, method, block=4).tokens == usual
+    assert seen[True].margin.tolist() != seen[False].margin.tolist()
+    exited = seen[True].rule & EXITED > 0
+    assert exited.any() and (seen[True].margin[exited] >= seen[True].threshold[exited] - 1e-6).all()
+
+
+@quick
 @given(families, prompts, st.sampled_from([1.5, 3.0, 30.0]))
 def test_first_exit_set_ignores_temperature(family, prompt, tau):
     """What exits at a given canvas is the same at every temperature; later canvases differ by the draws."""
@@ -250,6 +298,10 @@ def test_dream_schedule_stalls_behind_an_exit_rule():
         (dict(schedule="single", length=8, steps=4), "needs steps of at least 8"),
         (dict(ranking="origin"), "origin"),
         (dict(cache="tri"), "cache"),
+        (dict(keep_steps=1), "true or false"),
+        (dict(keep_steps=True, stop_early=False), "give one of them"),
+        (dict(keep_steps=True, cache="dual", block_length=8), "use cache=None"),
+        (dict(method=jot.JoT(canvas=True), cache="prefix", block_length=8), "use cache=None"),
         (dict(speed=3), "unknown decoding parameter"),
         (dict(slots=0), "slots"),
         (dict(length=400), "positions"),

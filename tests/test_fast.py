@@ -23,6 +23,7 @@ from jot.fast import fixed, shortlist
 from jot.fast import loop as fast
 from jot.models import home
 from jot.sampler import kernels
+from jot.sampler.config import check_rule
 from jot.tasks.text import encode, render
 from tests import tiny
 
@@ -30,6 +31,7 @@ GREEDY = {"temperature": 0.0, "ranking": "confidence"}
 DUAL = {"cache": "dual", "block_length": 8}
 KLASS_LLADA = jot.KLASS(conf_threshold=0.7, kl_threshold=0.01, inclusive=False)
 FILLED = tuple((i, 7) for i in (*range(8), *range(16, 24)))  # the first and the last block
+PUBLIC = {"block_length": 8, "schedule": "precomputed", "keep_steps": True}
 CASES = [
     ("llada", jot.JoT(tau_max=30), 3, {"block_length": 8}),
     ("llada", jot.JoT(tau_max=10, combine="after_exit"), 4, {"block_length": 12}),
@@ -56,6 +58,14 @@ CASES = [
     ("llada", jot.FastDLLM(), 2, {**DUAL, "extra_in_block": True}),
     ("llada", jot.FastDLLM(), 2, {"block_length": 8, "stop_early": False}),
     ("llada", jot.Prophet(early=1.5, mid=1.0, late=0.5, region="generated"), 2, DUAL),
+    ("llada", jot.JoT(tau_max=30, canvas=True), 3, {"block_length": 8, "keep_steps": True}),
+    ("llada", jot.JoT(tau_max=30, canvas=True), 2, {"block_length": 8, "schedule": "precomputed", "steps": 12}),
+    ("llada", jot.JoT(tau_max=30, canvas=True, sample=True), 3, {**PUBLIC, "temperature": 0.5}),
+    ("llada", jot.JoT(tau_max=10, canvas=True, combine="after_exit"), 2, {**PUBLIC, "guidance": 0.7}),
+    ("llada", jot.JoT(tau_max=30, canvas=True), 2, {**PUBLIC, "block_length": 10, "ragged": True, "steps": 48}),
+    ("llada", jot.JoT(tau_max=30, canvas=True), 2, {**PUBLIC, "constraints": FILLED}),
+    ("llada", jot.JoT(tau_max=30), 2, {"block_length": 8, "keep_steps": True, "steps": 48, "constraints": FILLED[:4]}),
+    ("dream", jot.JoT(tau_max=90, canvas=True), 3, {"block_length": 8, "keep_steps": True}),
     ("dream", jot.FullDecoding(), 2, {**DUAL, "stop_early": False}),
     ("dream", jot.FullDecoding(), 2, {**DUAL, "schedule": "dream", "steps": 6}),
     ("dream", jot.JoT(tau_max=90), 3, {}),
@@ -126,7 +136,8 @@ def runs(draw):
     settings |= draw(st.fixed_dictionaries({}, optional={
         "steps": st.integers(1, 2 * length // blocks).map(blocks.__mul__), "cache": some(["dual", "prefix"]),
         "temperature": some([0.0, 0.7]), "schedule": some(["llada", "precomputed", "dream", "single"]),
-        "ranking": some(["confidence", "margin", "entropy", "random"]), "stop_early": some([False]),
+        "ranking": some(["confidence", "margin", "entropy", "random"]),
+        **draw(some([{}, {}, {"stop_early": some([False])}, {"keep_steps": some([True])}])),
         "extra_in_block": some([True]), "constraints": st.sets(st.integers(0, length - 1), max_size=length - 1).map(
             lambda offsets: tuple((offset, 7 + offset) for offset in sorted(offsets))),
     }))  # fmt: skip
@@ -134,6 +145,7 @@ def runs(draw):
         jot.FullDecoding(), jot.JoT(tau_max=10), jot.JoT(combine="after_exit", block_start=True), jot.FastDLLM(0.3),
         jot.Prophet(early=1.5, mid=1.0, late=0.5), jot.KLASS(conf_threshold=0.3, kl_threshold=5.0),
         jot.KLASS(conf_threshold=0.3, kl_threshold=0.5, history=1, inclusive=False, first_kl="skip"),
+        jot.JoT(tau_max=5, canvas=True),
     ]))  # fmt: skip
     return family, rule, draw(st.integers(1, 3)), settings
 
@@ -146,6 +158,7 @@ def test_any_run_ends_alike_in_both_loops(models, run):
     model, samples, results = models[family], prompts(3), []
     try:
         config = jot.DecodeConfig.of(settings).resolve(model)
+        check_rule(config, rule)
     except jot.UserError:
         reject()
     for mode in ("0", "1"):
@@ -434,6 +447,9 @@ TURNS = [
     ("pocket-llada", jot.FastDLLM(), {"block_length": 8, "stop_early": False}),
     ("pocket-dream", jot.FullDecoding(), {"block_length": 8, "cache": "dual", "schedule": "dream"}),
     ("pocket-dream", jot.Prophet(), {"block_length": 8, "cache": "dual"}), ("pocket-dream", jot.JoT(), {}),
+    ("pocket-llada", jot.JoT(canvas=True), {"block_length": 8, "keep_steps": True}),
+    ("pocket-llada", jot.FastDLLM(), {"block_length": 8, "keep_steps": True}),
+    ("pocket-llada", jot.JoT(canvas=True), {"block_length": 16, "ragged": True}),
 ]
 for name, method, settings in TURNS:
     model = jot.load(name, device=DEVICE, dtype="float32")
@@ -446,6 +462,8 @@ for name, method, settings in TURNS:
         step.canvas[1] = 5
         step.block.copy_(torch.randint(0, len(config.blocks), (5,)))
         step.index.copy_(torch.randint(0, 9, (5,)))
+        step.begun.copy_(torch.randint(0, len(step.planned), (5,)))
+        step.planned.copy_(torch.arange(len(step.planned)))  # whatever a block may begin with has a plan
         step.done.copy_((torch.arange(5) == 4).long())
         pick, whole = torch.tensor([2, 0, 1, 3, 4]), trial % 2 == 0
         active = torch.tensor([True, True, True, trial > 2, False])

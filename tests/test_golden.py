@@ -69,8 +69,7 @@ def commits(output, prompt: int, row: int = 0) -> list[list[list[int]]]:
     return steps
 
 
-@pytest.mark.parametrize("case", cases("trace"))
-def test_trace(case):
+def check_trace(case):
     record = read(ROOT / case["file"])
     expect = record.get("expect_lowest_index_ties") or record["expect"]
     net = model(ROOT / case["checkpoint"])
@@ -107,6 +106,18 @@ def test_trace(case):
             # The reference ranks in float64. Where float32 confidences tie at 1, ours takes the lowest index; such
             # a position exits anyway (the commits above are equal), so only how many were chosen is comparable.
             assert [len(step) for step in by(SCHEDULED)] == [len(step) for step in expect["scheduled"]]
+
+
+@pytest.mark.parametrize("case", cases("trace"))
+def test_trace(case, monkeypatch):
+    monkeypatch.setenv("JOT_FAST", "0")
+    check_trace(case)
+
+
+@pytest.mark.parametrize("case", [c for c in cases("trace") if c.values[0]["exactness"] != "rng"])
+def test_trace_in_the_loop_of_fixed_shapes(case, monkeypatch):
+    monkeypatch.setenv("JOT_FAST", "1")
+    check_trace(case)
 
 
 def test_jot_at_the_default_precision():

@@ -92,7 +92,7 @@ class DeviceTrace:
 
     def record(self, step: Step, live: Tensor, exits: Tensor, chosen: Tensor, commit: Tensor, threshold) -> None:
         """What one step read and committed; a step that is taken again overwrites its own entries."""
-        gap = step.top.gap
+        gap = step.margin
         place = step.homes[step.slot], step.position
         rule = (chosen * SCHEDULED + exits * EXITED).to(torch.uint8)
         news = [(self.step, step.index[step.slot].short()), (self.rule, rule), (self.margin, gap.float())]
@@ -165,21 +165,28 @@ class FixedStep:
         zeros = torch.zeros(every, dtype=torch.long, device=device)
         self.prompt, self.keys, self.pick, self.end = zeros.clone(), zeros.clone(), zeros.clone(), zeros + width
         # What the host reads between steps, one transfer: rows that each slot asks for next, step within its block,
-        # block, whether it is done, steps, forwards of the whole canvas; then two flags, not a number and held back.
-        self.counters = torch.zeros(6 * every + 2, dtype=torch.long, device=device)
-        self.asked, self.index, self.block, self.done, self.steps, self.opened = self.counters[:-2].view(6, every)
+        # block, whether it is done, steps, forwards of the whole canvas, masks with which its block began; then two
+        # flags, not a number and held back.
+        self.counters = torch.zeros(7 * every + 2, dtype=torch.long, device=device)
+        kinds = self.counters[:-2].view(7, every)
+        self.asked, self.index, self.block, self.done, self.steps, self.opened, self.begun = kinds
         self.flags = self.counters[-2:]
         self.column = torch.arange(width, device=device)
         self.edges = torch.tensor([0, *(end for _, end in config.blocks)], device=device)
         fixed = [offset for offset, _ in config.constraints]
         self.masks = [end - start - sum(start <= at < end for at in fixed) for start, end in config.blocks]
-        plans = [SCHEDULES[config.schedule](masks, config.block_steps, config.eps) for masks in self.masks]
-        self.fraction = plans[0].dtype.kind == "f"
-        self.lengths = [len(plan) for plan in plans]
-        self.planned = torch.tensor(self.lengths, device=device)
-        longest = max(len(plan) for plan in plans) + 1
-        table = [[entry(plan, i) for i in range(longest)] for plan in plans]
-        self.plans = torch.tensor(table, dtype=torch.float32, device=device)
+        # The plan of a block by the masks with which it begins: its length, and where its entries stand among all.
+        begins = range(max(self.masks) + 1) if method.canvas and len(self.masks) > 1 else sorted(set(self.masks))
+        self.lengths, starts, entries = [0] * (max(self.masks) + 1), [0] * (max(self.masks) + 1), []
+        for masks in begins:
+            plan = SCHEDULES[config.schedule](masks, config.block_steps, config.eps)
+            self.fraction = plan.dtype.kind == "f"
+            if config.keep_steps and not masks:  # a block that begins full has nothing planned
+                plan = plan[:0]
+            self.lengths[masks], starts[masks] = len(plan), len(entries)
+            entries += [entry(plan, i) for i in range(len(plan) + 1)]
+        self.planned, self.plans = torch.tensor([self.lengths, starts], device=device)
+        self.entries = torch.tensor(entries, dtype=torch.float32, device=device)
         # A rule, or the forward that opens a block of a shifted model, may take a block beyond its plan.
         self.unplanned = method.endless or (self.cache is not None and model.shift > 0 and not self.fraction)
         self.reads_more = method.extra_rows(self.given[:1], self.prompt[:1], self.end[:1]) is not None
@@ -205,8 +212,8 @@ class FixedStep:
     @property
     def first(self) -> tuple[int, int]:
         """The block that a sample begins with, and rows that its first step asks for at most."""
-        each = enumerate(zip(self.masks, self.lengths, strict=True))
-        block = next(i for i, (masks, length) in each if masks or length and not self.config.stop_early)
+        early = self.config.stop_early
+        block = next(i for i, masks in enumerate(self.masks) if masks or self.lengths[masks] and not early)
         return block, self.config.length if self.method.scope == "canvas" else self.masks[block]
 
     @torch.inference_mode()
@@ -219,7 +226,7 @@ class FixedStep:
         inside = column < end[:, None]
         join = self.fork()
         with join:  # what the forward does not wait for
-            here = block.clamp(max=len(self.planned) - 1)
+            here = block.clamp(max=len(self.masks) - 1)
             masks = (canvas == model.mask_id) & inside & active[:, None]
             edges = prompt[:, None] + self.edges
             start, stop = edges.gather(1, here[:, None]), edges.gather(1, here[:, None] + 1)
@@ -235,7 +242,8 @@ class FixedStep:
                     within = torch.where(within < end[:, None], within, shape.columns)
                 view = View(self.cache, pick, shape.columns, within, shape.straight)
             asked_in_block, resolved = in_block[row, position] & live, ~masks & inside
-            share = self.plans[here, index.clamp(max=self.plans.shape[1] - 1)]
+            begun = self.begun[pick]
+            share = self.entries[self.plans[begun] + torch.minimum(index, self.planned[begun])]
             prepared = method.prepare(resolved, row, position)
 
         def hidden(*given) -> Tensor:
@@ -303,16 +311,18 @@ class FixedStep:
         masks = (self.canvas[pick, : inside.shape[1]] == self.model.mask_id) & inside
         left = F.pad(masks.cumsum(1), (1, 0))
         counts = left.gather(1, edges[:, 1:]) - left.gather(1, edges[:, :-1])
-        blocks = len(self.planned)
+        blocks = len(self.masks)
         each, index = torch.arange(blocks, device=pick.device), index + 1
-        at = torch.where(each == block[:, None], index[:, None], 0)
-        open_ = (each >= block[:, None]) & ((at < self.planned) | (self.unplanned & (counts > 0)))
+        same, begun = each == block[:, None], self.begun[pick]
+        planned = self.planned[torch.where(same, begun[:, None], counts)]
+        at = torch.where(same, index[:, None], 0)
+        open_ = (each >= block[:, None]) & ((at < planned) | (self.unplanned & (counts > 0)))
         if self.config.stop_early:
-            open_ = open_ & (counts > 0)
+            open_ = open_ & ((counts.sum(1, keepdim=True) if self.config.keep_steps else counts) > 0)
         if self.config.extra_in_block and self.cache is not None:
-            open_ = open_ | ((each == block[:, None]) & (index == 1)[:, None])
+            open_ = open_ | (same & (index == 1)[:, None])
         new = torch.where(open_, each, blocks).amin(1)
-        asked = counts.gather(1, new.clamp(max=blocks - 1)[:, None])[:, 0]
+        here = asked = counts.gather(1, new.clamp(max=blocks - 1)[:, None])[:, 0]
         if self.method.scope == "canvas":
             extra = self.method.extra_rows(masks, edges[:, 0], edges[:, -1])
             every = counts.sum(1) if extra is None else (masks | extra).sum(1)
@@ -322,5 +332,7 @@ class FixedStep:
         self.done[pick] = ((self.done[pick] > 0) | (active & (new == blocks))).long()
         self.index[pick] = torch.where(active, torch.where(new == block, index, 0), index - 1)
         self.block[pick] = torch.where(active, new, block)
+        here = torch.where(new == block, begun, torch.where(new == blocks, 0, here))
+        self.begun[pick] = torch.where(active, here, begun)
         self.steps[pick] = steps + active
         self.opened[pick] += active & whole

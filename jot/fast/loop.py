@@ -220,7 +220,7 @@ class FastLoop:
         if self.config.guidance > 0:
             fixed.given[s] = fixed.canvas[s] != self.model.mask_id
         block, asked = fixed.first
-        fixed.asked[s], fixed.block[s], fixed.done[s] = asked, block, 0
+        fixed.asked[s], fixed.block[s], fixed.done[s], fixed.begun[s] = asked, block, 0, fixed.masks[block]
         for counter in (fixed.index, fixed.steps, fixed.opened):
             counter[s] = 0
         if fixed.trace is not None:
@@ -294,7 +294,8 @@ class FastLoop:
         if self.wary or self.config.cache is not None or isinstance(self.fixed.method, Prophet):
             return False
         (sample,) = group.values()
-        return sample.block + 1 < len(self.config.blocks) or sample.asked > FAR * sample.last > 0
+        later = sample.block + 1 < len(self.config.blocks) and not self.fixed.method.canvas
+        return later or sample.asked > FAR * sample.last > 0
 
     def step(self, group: dict[int, _Sample], whole: bool, alone: bool) -> list[int]:
         """One step of some of the slots, ``alone`` where one sample is all there is; all counters afterwards."""

@@ -38,9 +38,10 @@ def fused_turn(fixed: FixedStep, pick: Tensor, active: Tensor, whole: bool) -> N
     with torch.cuda.device_of(pick):
         _turn_kernel[(len(pick),)](
             fixed.canvas, fixed.counters, fixed.prompt, pick, active.view(torch.uint8), fixed.edges, fixed.planned,
-            fixed.canvas.stride(0), every, fixed.model.mask_id, len(fixed.planned), WHOLE=whole,
-            UNPLANNED=bool(fixed.unplanned), EARLY=config.stop_early, EXTRA=config.extra_in_block and cached,
-            WIDE=fixed.method.scope == "canvas", CACHED=cached, BLOCK=triton.next_power_of_2(longest), num_warps=1,
+            fixed.canvas.stride(0), every, fixed.model.mask_id, len(fixed.masks), WHOLE=whole,
+            UNPLANNED=bool(fixed.unplanned), EARLY=config.stop_early, KEEP=config.keep_steps,
+            EXTRA=config.extra_in_block and cached, WIDE=fixed.method.scope == "canvas", CACHED=cached,
+            BLOCK=triton.next_power_of_2(longest), num_warps=1,
         )  # fmt: skip
 
 
@@ -108,13 +109,14 @@ if triton is not None:
     @triton.jit
     def _turn_kernel(
         canvas, counters, prompt, pick, active, edges, planned, stride, every, mask_id, blocks, WHOLE: tl.constexpr,
-        UNPLANNED: tl.constexpr, EARLY: tl.constexpr, EXTRA: tl.constexpr, WIDE: tl.constexpr, CACHED: tl.constexpr,
-        BLOCK: tl.constexpr,
+        UNPLANNED: tl.constexpr, EARLY: tl.constexpr, KEEP: tl.constexpr, EXTRA: tl.constexpr, WIDE: tl.constexpr,
+        CACHED: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         if tl.load(active + tl.program_id(0)) != 0:
             slot = tl.load(pick + tl.program_id(0))
-            mine = counters + slot  # of each kind: asked, index, block, done, steps, opened
+            mine = counters + slot  # of each kind: asked, index, block, done, steps, opened, begun
             index, block = tl.load(mine + every) + 1, tl.load(mine + 2 * every)
+            begun = tl.load(mine + 6 * every)
             first = canvas + slot * stride + tl.load(prompt + slot)
             lane = tl.arange(0, BLOCK)
             total, asked, new = block * 0, block * 0, block * 0 + blocks
@@ -122,9 +124,9 @@ if triton is not None:
                 start, stop = tl.load(edges + each), tl.load(edges + each + 1)
                 token = tl.load(first + start + lane, mask=start + lane < stop, other=-1)
                 masks = tl.sum((token == mask_id).to(tl.int64), axis=0)
-                ahead = tl.load(planned + each) > tl.where(each == block, index, 0)
+                ahead = tl.load(planned + tl.where(each == block, begun, masks)) > tl.where(each == block, index, 0)
                 work = (each >= block) & (ahead | ((masks > 0) & UNPLANNED))
-                if EARLY:
+                if EARLY and not KEEP:
                     work = work & (masks > 0)
                 if EXTRA:
                     work = work | ((each == block) & (index == 1))
@@ -132,9 +134,13 @@ if triton is not None:
                 asked = tl.where(chosen, masks, asked)
                 new = tl.where(chosen, each, new)
                 total += masks
+            if KEEP:  # every block's plan goes on as long as there are masks anywhere
+                new = tl.where(total > 0, new, blocks)
+            asked = tl.where(new == blocks, 0, asked)
+            tl.store(mine + 6 * every, tl.where(new == block, begun, asked))
             if WIDE:
-                asked = tl.where((new != block) | (not CACHED), total, asked)
-            tl.store(mine, tl.where(new == blocks, 0, asked))
+                asked = tl.where((new != blocks) & ((new != block) | (not CACHED)), total, asked)
+            tl.store(mine, asked)
             tl.store(mine + every, tl.where(new == block, index, 0))
             tl.store(mine + 2 * every, new)
             tl.store(mine + 3 * every, (new == blocks).to(tl.int64))

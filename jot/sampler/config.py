@@ -37,6 +37,8 @@ class DecodeConfig:
         suppress_tokens: ids banned before softmax, top-2 and draw. The mask id always is.
         begin_suppress_tokens: ids that may be proposed but rank last.
         stop_early: end when no mask is left; False runs every step of the schedule, as the public loops do.
+        keep_steps: a block takes all the steps that were planned from its masks when it began, also once it is full,
+            as long as the canvas has masks; exits elsewhere go on in them (``JoT.canvas``).
         ragged: allow a shorter last block and round the steps of a block up (dllm).
         cache: None, "prefix" or "dual" (see ``jot.sampler.cache``).
         extra_in_block: under a cache, run one forward within a block even where its full forward completed it, as
@@ -61,6 +63,7 @@ class DecodeConfig:
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
     stop_early: bool = True
+    keep_steps: bool = False
     ragged: bool = False
     head_dtype: str = "float32"
     seed: int = 0
@@ -112,7 +115,7 @@ class DecodeConfig:
             value, low = getattr(self, name), 0 if name in ("seed", "top_k") else 1
             if value is not None or name in ("length", "steps"):
                 whole("", name, value, low, high=1 << 63 if name == "seed" else MOST)
-        for name in ("stop_early", "ragged", "extra_in_block"):
+        for name in ("stop_early", "keep_steps", "ragged", "extra_in_block"):
             flag("decoding", name, getattr(self, name))
         for name, low, high in (("temperature", 0, 1e6), ("guidance", 0, 1e6), ("eps", 1e-9, 1 - 1e-9)):
             number("decoding", name, getattr(self, name), low, high)
@@ -129,6 +132,10 @@ class DecodeConfig:
             raise UserError(f"head_dtype={self.head_dtype!r} must be float32, bfloat16 or float64")
         if self.cache not in (None, *MODES):
             raise UserError(f"cache={self.cache!r} must be none, {' or '.join(MODES)}")
+        if self.keep_steps and not self.stop_early:
+            raise UserError("keep_steps ends once the canvas is full and stop_early=False never does; give one of them")
+        if self.keep_steps and self.cache:
+            raise UserError("keep_steps is for exits outside the block, which no cached block sees; use cache=None")
         if self.cache and self.guidance > 0:
             raise UserError("guidance runs a second canvas that no cache holds; use cache=None or guidance=0")
         if wrong := [offset for offset, _ in self.constraints if not 0 <= offset < self.length]:
@@ -183,6 +190,12 @@ def check_tokens(model: DiffusionModel, config: DecodeConfig) -> None:
     for name, ids in {**named, "constraints": [token for _, token in config.constraints]}.items():
         if wrong := [i for i in ids if not 0 <= i < entries or (name == "constraints" and i == model.mask_id)]:
             raise UserError(f"{name} holds {wrong[0]}, which is not one of the {entries} tokens that may stand there")
+
+
+def check_rule(config: DecodeConfig, method) -> None:
+    """Refuse an exit rule that these decoding parameters cannot serve."""
+    if method.canvas and config.cache:
+        raise UserError("canvas=True exits anywhere on the canvas, which no cached block sees; use cache=None")
 
 
 def rows_of(prompt_ids) -> list:

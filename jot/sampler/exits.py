@@ -34,6 +34,8 @@ class ExitRule:
         takes: the token that an exit commits, the "argmax" or the "proposal" (which may be a draw).
         greedy: scheduled commits take the argmax too.
         endless: the rule commits something at every step, so a block never runs out of schedule.
+        canvas: exits may also leave blocks to come, which then begin with fewer masks.
+        skip_demoted: the margin (``Step.margin``) leaves ``begin_suppress_tokens`` out.
         block_start: under a cache, exits from the full forward that opens a block (see ``jot.sampler.cache``).
     """
 
@@ -43,6 +45,8 @@ class ExitRule:
     takes: ClassVar[str] = "argmax"
     greedy: ClassVar[bool] = False
     endless: ClassVar[bool] = False
+    canvas: ClassVar[bool] = False
+    skip_demoted: ClassVar[bool] = False
     block_start: ClassVar[bool] = False
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
@@ -93,6 +97,9 @@ class JoT(ExitRule):
         block_start: under a cache on Dream, exit from the full forward that opens a block too.
         sample: exits commit the proposal, a draw at a temperature above 0, in place of the argmax. Not in the
             paper: it lets sampled text be compared under one policy.
+        canvas: exit anywhere on the canvas, not in the current block alone, as the public code titled Just on Time
+            does on LLaDA (with ``DecodeConfig.keep_steps``).
+        skip_demoted: read the margin without ``begin_suppress_tokens``, as that code does.
     """
 
     tau_max: float = 90.0
@@ -103,11 +110,17 @@ class JoT(ExitRule):
     combine: str = "or"
     block_start: bool = False
     sample: bool = False
+    canvas: bool = False
+    skip_demoted: bool = False
     name: ClassVar[str] = "jot"
 
     @property
     def takes(self) -> str:
         return "proposal" if self.sample else "argmax"
+
+    @property
+    def scope(self) -> str:
+        return "canvas" if self.canvas else "block"
 
     def __post_init__(self):
         number("jot", "tau_max", self.tau_max, low=1)
@@ -118,7 +131,7 @@ class JoT(ExitRule):
         if not 0 < self.gamma < 1:
             raise UserError(f"jot: gamma={self.gamma:g} must lie strictly between 0 and 1")
         whole("jot", "window", self.window, low=1)
-        for name in ("spatial", "block_start", "sample"):
+        for name in ("spatial", "block_start", "sample", "canvas", "skip_demoted"):
             flag("jot", name, getattr(self, name))
         if self.combine not in ("or", "after_exit"):
             raise UserError(f"jot: combine={self.combine!r} must be 'or' or 'after_exit'")
@@ -144,7 +157,7 @@ class JoT(ExitRule):
         if math.isinf(self.tau_max):
             return step.none(), None
         threshold = self.prepare(step.resolved, step.slot, step.position) if step.prepared is None else step.prepared
-        return step.in_block & (step.top.gap >= threshold), threshold
+        return (step.at(step.masks) if self.canvas else step.in_block) & (step.margin >= threshold), threshold
 
 
 @dataclass(frozen=True)

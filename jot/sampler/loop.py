@@ -74,6 +74,8 @@ class Loop:
         self.slots: list[_Slot | None] = [None] * slots
         self.banned = torch.tensor(sorted({model.mask_id, *config.suppress_tokens}), device=model.device)
         self.cache = KVCache(slots, width) if config.cache else None
+        demoted = config.begin_suppress_tokens if method.skip_demoted else ()
+        self.demoted = torch.tensor(demoted, device=model.device) if demoted else None
         self.memory: dict = {"shape": (slots, width)}
 
     def fill(self, s: int, key: int | str, prompt: list[int]) -> None:
@@ -90,17 +92,20 @@ class Loop:
     def advance(self, s: int, masked: np.ndarray) -> bool:
         """Move slot ``s`` to a block with work left; False when the sample is done. ``masked``: its canvas row."""
         slot, config = self.slots[s], self.config
+        kept = config.keep_steps and masked[slot.prompt : slot.prompt + config.length].any()
         while slot.block < len(config.blocks):
             start, end = (slot.prompt + edge for edge in config.blocks[slot.block])
             masks = int(masked[start:end].sum())
             if slot.plan is None:
                 slot.plan = SCHEDULES[config.schedule](masks, config.block_steps, config.eps)
+                if config.keep_steps and not masks:  # a block that begins full has nothing planned
+                    slot.plan = slot.plan[:0]
             # The forward that opens a cached block of a shifted model spends an entry of the plan on one token, so a
             # plan of counts may run out early: it goes on (``schedules.entry``).
             shifted = self.cache is not None and self.model.shift and slot.plan.dtype.kind != "f"
             planned = slot.index < len(slot.plan) or (masks and (self.method.endless or shifted))
             owed = config.extra_in_block and self.cache is not None and slot.index == 1
-            if owed or planned and (masks or not config.stop_early):
+            if owed or planned and (masks or kept or not config.stop_early):
                 return True
             slot.block, slot.index, slot.plan = slot.block + 1, 0, None
         return False
@@ -194,13 +199,13 @@ class Loop:
             index=torch.tensor([slot.steps for slot in slots], device=device),
             block_index=torch.tensor([slot.index for slot in slots], device=device),
             share=torch.tensor(plans, dtype=torch.float32, device=device), keys=self.keys[pick], prompt=prompt,
-            end=end, homes=pick, whole=whole, steps=config.steps, memory=self.memory,
+            end=end, homes=pick, whole=whole, steps=config.steps, memory=self.memory, demoted=self.demoted,
         )  # fmt: skip
         return step, edges
 
     def record(self, slots: list[_Slot], step: Step, exits: Tensor, chosen: Tensor, threshold: Tensor | None) -> None:
         row, position = step.slot.cpu().numpy(), step.position.cpu().numpy()
-        gap = step.top.gap.float().cpu().numpy()
+        gap = step.margin.float().cpu().numpy()
         rule = (chosen * SCHEDULED + exits * EXITED).cpu().numpy()
         limit = np.full(len(row), np.nan) if threshold is None else threshold.float().cpu().numpy()
         masked, read = step.masks.sum(1).tolist(), step.at(step.masks).cpu().numpy()

@@ -43,6 +43,7 @@ class Step:
         void: whether the step will be taken again, bool ``[]``; then a rule must leave its memory as it was.
         kept: what is computed once a step, by whom it concerns.
         prepared: what the rule has computed ahead of the forward, if anything.
+        demoted: ids that the margin leaves out, ``[ids]``, or None.
     """
 
     logits: Tensor
@@ -65,10 +66,16 @@ class Step:
     void: Tensor | None = None
     kept: dict = field(default_factory=dict)
     prepared: Tensor | None = None
+    demoted: Tensor | None = None
 
     @cached_property
     def top(self) -> Top2:
         return top2(self.logits)
+
+    @cached_property
+    def margin(self) -> Tensor:
+        """Top-2 logit margin in nats, ``[rows]``."""
+        return self.top.gap if self.demoted is None else top2(self.logits.index_fill(1, self.demoted, -torch.inf)).gap
 
     def at(self, canvas: Tensor) -> Tensor:
         """Values of a ``[slots, length]`` tensor at the rows of the step."""
