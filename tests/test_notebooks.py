@@ -19,10 +19,9 @@ import tiny
 from nbformat import v4
 
 from jot import cli
-from jot.analysis import sources, tables
 from jot.errors import UserError
-from jot.reproduce import again as paper
-from jot.runs import notebooks
+from jot.reproduce import again
+from jot.runs import live, notebooks
 from jot.runs.parameters import VOCABULARY, NotebookError, coerce
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,6 +54,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
     for path in NOTEBOOKS:
         (home / "notebooks" / path.name).write_bytes(path.read_bytes())
     (home / "notebooks" / "ANALYSIS.md").write_bytes((ROOT / "notebooks" / "ANALYSIS.md").read_bytes())
+    (home / "notebooks" / "grids").symlink_to(ROOT / "notebooks" / "grids")
     for name in ("paper", "tasks"):
         (home / "data" / name).symlink_to(ROOT / "data" / name)
     monkeypatch.setenv("JOT_HOME", str(home))
@@ -169,7 +169,7 @@ def test_a_notebooks_own_parameters_take_the_type_of_their_default():
     assert coerce("spatial", "False", notebooks.spec_of("spatial", True)) is False
     with pytest.raises(UserError, match="not a number"):
         coerce("tau_max", "many", spec)
-    assert notebooks.spec_of("tau_max", float).meaning == "of type float" and notebooks.spec_of("window", int).meaning == "of type int"
+    assert [notebooks.spec_of("x", kind).meaning for kind in (float, int)] == ["of type float", "of type int"]
     with pytest.raises(UserError, match="cannot be empty: give of type int"):
         coerce("window", None, notebooks.spec_of("window", int))
     with pytest.raises(UserError, match="True or False"):
@@ -231,7 +231,7 @@ def test_main_results_from_records(filled, tmp_path, monkeypatch):
     path = filled / "notebooks" / f"{MAIN}.ipynb"
     before = json.loads(path.read_text(encoding="utf-8"))
     monkeypatch.setattr(notebooks, "names", lambda: [MAIN])
-    assert paper.figures([]) == 0
+    assert again.figures([]) == 0
     after = json.loads(path.read_text(encoding="utf-8"))
     assert after == notebooks.stripped(after)
     assert [c["source"] for c in after["cells"]] == [c["source"] for c in before["cells"]]
@@ -260,12 +260,12 @@ def test_plain_papermill_refuses_a_misspelt_parameter(filled, tmp_path):
 
 def test_absent_records_are_one_sentence(checkout):
     with pytest.raises(UserError, match="there are no records in data/records"):
-        sources.recorded()
+        live.store(SimpleNamespace(source="recorded", store=None))
     with pytest.raises(UserError, match="there are no records in data/records"):
-        paper.main(["--seconds", "0"])
+        again.main(["--seconds", "0"])
     assert not (checkout / "results").exists()
     with pytest.raises(UserError, match="at least 0"):
-        paper.main(["--seconds", "-5"])
+        again.main(["--seconds", "-5"])
 
 
 def test_jot_paper_decodes_a_part_again(checkout, monkeypatch, capsys):
@@ -277,8 +277,9 @@ def test_jot_paper_decodes_a_part_again(checkout, monkeypatch, capsys):
         tiny.build(checkout / "data" / "models" / f"pocket-{family}", family)
     monkeypatch.setenv("JOT_HOME", str(checkout))
     store = checkout / "data" / "records"
-    for cell in sources.main_cells(["pocket-dream", "pocket-llada"], ["pocket_mmlu"], ["full", "jot"]):
-        evaluate(cell.model, cell.task, cell.method, limit=6, store=store, progress=False, **cell.params)
+    for model in ("pocket-dream", "pocket-llada"):
+        for method in ("full", "jot"):
+            evaluate(model, "pocket_mmlu", method, limit=6, store=store, progress=False)
     part = next(store.glob("pocket-llada*jot*.jsonl"))
     lines = [json.loads(line) for line in part.read_text().splitlines()]
     lines[0]["generated"][0] += 1
@@ -287,7 +288,7 @@ def test_jot_paper_decodes_a_part_again(checkout, monkeypatch, capsys):
     part.write_text("".join(json.dumps(line) + "\n" for line in lines))
     before = {path: path.read_bytes() for path in store.iterdir()}
     monkeypatch.setattr(notebooks, "names", list)
-    assert paper.main(["--seconds", "60"]) == 0
+    assert again.main(["--seconds", "60"]) == 0
     told = capsys.readouterr().out
     assert told.count("6/6 scores equal, 6/6 tokens equal") == 3
     assert "6/6 scores equal, 5/6 tokens equal; parted at margins" in told
@@ -296,19 +297,26 @@ def test_jot_paper_decodes_a_part_again(checkout, monkeypatch, capsys):
     assert (checkout / "results" / "paper" / "reproduction.txt").is_file()
     assert {path: path.read_bytes() for path in store.iterdir()} == before
 
-    p = SimpleNamespace(source="live", store=None, models=["pocket-dream"], families=["dream"], limit=3)
-    vars(p).update(seed=0, device="cpu", dtype="float32", data=None)
-    methods = ["full", "jot"]
-    live = sources.load(p, sources.main_cells(p.models, ["pocket_mmlu"], methods))
-    found = tables.select(live, p.models, ["pocket_mmlu"], methods)
-    assert [cell.n for cell in found.values()] == [3, 3]
-    assert (checkout / "results" / "store").is_dir()
-    p.families = ["llada"]
-    with pytest.raises(NotebookError, match="no model of pocket-dream is of the families llada"):
-        sources.load(p, sources.main_cells(p.models, ["pocket_mmlu"], ["full"]))
-    p.source, p.families = "recorded", ["dream"]
-    with pytest.raises(NotebookError, match="no recorded cells of task 'pocket_gsm8k' in float32"):
-        sources.load(p, sources.main_cells(p.models, ["pocket_gsm8k"], ["full"]))
+
+def test_a_live_notebook_decodes_what_its_grid_lists(checkout, monkeypatch):
+    """The cells of the notebook's models, tasks and methods, and nothing else; embedded ones stand for their kind."""
+    asked = []
+    monkeypatch.setattr(live, "_decode", lambda point, place, p: asked.append((point, place)))
+    p = SimpleNamespace(source="live", store=None, models=["pocket-dream"], tasks=["pocket_mmlu"], limit=3, seed=0)
+    p.methods = ["full", "jot"]
+    assert live.store(p, "main") == checkout / "results" / "store"
+    assert [(point.method, point.params) for point, _ in asked] == [("full", {}), ("jot", {})]
+    asked.clear()
+    p.models, p.tasks, p.methods = ["GSAI-ML/LLaDA-8B-Instruct"], ["gsm8k"], ["full", "calibrated", "prophet-answer"]
+    assert live.gpu_hours(live.cells("main", p), 10) > 0
+    live.store(p, "main")
+    assert {point.model for point, _ in asked} == {"GSAI-ML/LLaDA-8B-Instruct"} and {p.task for p, _ in asked} == {
+        "gsm8k"
+    }
+    assert {point.method for point, _ in asked} == {"full", "jot"}  # Prophet's answer region is one tokenizer's
+    p.methods = ["nothing"]
+    with pytest.raises(NotebookError, match="list no cell of these models, tasks and methods"):
+        live.store(p, "main")
 
 
 @pytest.mark.parametrize("words", [["figures"], ["paper"], ["notebook", MAIN], ["figures", MAIN]])

@@ -14,24 +14,29 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from statsmodels.stats.proportion import proportion_confint
 
-from jot.analysis import render, sources, tables
-from jot.analysis.cells import Cell
+from jot import stats
 from jot.errors import Parser, UserError
+from jot.models import home
+from jot.paper import show
 from jot.records import Recorded, load_store
-from jot.runs import notebooks
+from jot.runs import live, notebooks
+from jot.runs.frames import folder as records_folder
+from jot.runs.frames import runs
 from jot.tasks import TASKS
 
-SECONDS = 480
-PILOT = 4  # documents per cell that the time per document is estimated from
-MOST = 200  # documents per cell at most: short answers would otherwise take all they can
+SECONDS = 360
+PILOT = 4  # documents per run that the time per document is estimated from
+MOST = 200  # documents per run at most: short answers would otherwise take all they can
 SMALL = 1e-3  # nats: a decision this close may fall either way on another machine
-
-Table = Mapping[tuple[str, str, str], Cell]
+METHODS = ["full", "jot", "prophet", "klass", "fastdllm"]
+SHOWN = ["pocket-dream", "pocket-llada"], ["pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag", "pocket_humaneval"]
 
 
 class Agreement(NamedTuple):
@@ -98,8 +103,17 @@ def replay(config: Mapping, model, limit: int, store: Path, progress: bool = Fal
     )
 
 
-def redecode(found: Table, store: Path, seconds: float, say=print) -> None:
-    """Decode a share of every cell again within ``seconds``; equal documents for all methods of a task.
+def chosen() -> pd.DataFrame:
+    """The recorded runs of Table 1 that are decoded again: every method at its default, as far as it is recorded."""
+    found = runs(dtype="float32", seed=0, split="test")
+    found = found[found["model"].isin(SHOWN[0]) & found["task"].isin(SHOWN[1]) & found["method"].isin(METHODS)]
+    found = found[found["setting"] == ""]
+    order = {name: i for i, name in enumerate([*SHOWN[0], *SHOWN[1], *METHODS])}
+    return found.sort_values(["model", "task", "method"], key=lambda names: names.map(order)).set_index("cell")
+
+
+def redecode(found: pd.DataFrame, store: Path, seconds: float, say=print) -> None:
+    """Decode a share of every run again within ``seconds``; equal documents for all methods of a task.
 
     A pilot of ``PILOT`` documents gives the time per document; the groups then share what time is left, the
     cheap ones first, so that what they do not need goes to the long generations.
@@ -107,10 +121,9 @@ def redecode(found: Table, store: Path, seconds: float, say=print) -> None:
     import jot.runs.harness  # noqa: F401  its imports take seconds that are not decoding
     from jot.models import load
 
-    groups: dict[tuple[str, str], dict[str, Cell]] = {}
-    for (model, task, _), cell in found.items():
-        groups.setdefault((model, task), {})[cell.id] = cell
-    loaded = {model: load(model, dtype="float32") for model in dict.fromkeys(m for m, _ in groups)}
+    known = load_store(records_folder(), found.index)
+    groups = {key: list(group.index) for key, group in found.groupby(["model", "task"], sort=False)}
+    loaded = {model: load(model, dtype="float32") for model in dict.fromkeys(found["model"])}
     cost: dict[tuple[str, str], float] = {}
     begun = time.perf_counter()
 
@@ -118,22 +131,22 @@ def redecode(found: Table, store: Path, seconds: float, say=print) -> None:
         return seconds - (time.perf_counter() - begun)
 
     def decode(group: tuple[str, str], limit: int) -> None:
-        for cell in groups[group].values():
+        for cell in groups[group]:
             if left() <= 0:
                 return
-            summary = replay(cell.config, loaded[group[0]], min(limit, cell.n), store, sys.stderr.isatty())
-            if summary.cell != cell.id:
+            most = min(limit, known[cell].n)
+            summary = replay(known[cell].meta["config"], loaded[group[0]], most, store, sys.stderr.isatty())
+            if summary.cell != cell:
                 raise UserError(
                     f"the weights or prompts of {group[0]} / {group[1]} are not those of the records "
-                    f"({summary.cell} instead of {cell.id}); check out data/ anew"
+                    f"({summary.cell} instead of {cell}); check out data/ anew"
                 )
             cost[group] = cost.get(group, 0) + summary.seconds_per_sample
 
     with _time_limit(seconds):
         for group in sorted(groups, key=lambda group: TASKS[group[1]].length):
             decode(group, PILOT)
-            note = f"{PILOT} documents, {cost[group]:.2f} s each"
-            say(f"  [{seconds - left():4.0f} s] {' '.join(group)}: {note}")
+            say(f"  [{seconds - left():4.0f} s] {' '.join(group)}: {PILOT} documents, {cost[group]:.2f} s each")
         order = sorted(groups, key=lambda group: cost.get(group, 0))
         for i, group in enumerate(order):
             share = left() / (len(order) - i)
@@ -141,21 +154,6 @@ def redecode(found: Table, store: Path, seconds: float, say=print) -> None:
             if limit > PILOT and left() > 0:
                 decode(group, limit)
                 say(f"  [{seconds - left():4.0f} s] {' '.join(group)}: {limit} documents")
-
-
-def live_table(found: Table, live: Mapping[str, Recorded]) -> dict[tuple[str, str, str], Cell]:
-    """The cells as decoded here, each model and task cut to the documents that all its methods have."""
-    shared: dict[tuple[str, str], set[str]] = {}
-    have = {key: live[cell.id] for key, cell in found.items() if cell.id in live and len(live[cell.id].frame)}
-    for (model, task, _), recorded in have.items():
-        ids = set(recorded.frame["doc_id"])
-        shared[model, task] = shared.get((model, task), ids) & ids
-    cut = {}
-    for key, (meta, frame) in have.items():
-        frame = frame[frame["doc_id"].isin(shared[key[:2]])].reset_index(drop=True)
-        if len(frame):
-            cut[key] = Cell(found[key].id, Recorded(meta, frame))
-    return cut
 
 
 # --- comparing ----------------------------------------------------------------------------------------------
@@ -203,44 +201,65 @@ def agreement(recorded: pd.DataFrame, live: pd.DataFrame) -> Agreement:
     return Agreement(len(live), scores, tokens, margins)
 
 
-def report(found: Table, live: Mapping[str, Recorded]) -> list[str]:
-    """One line per recorded row of the table: its numbers, and how the part decoded here agrees."""
-    lines, total = [], Agreement(0, 0, 0, [])
-    for (model, task, method), cell in found.items():
-        score, speed = tables.score(cell), tables.speedup(cell)
-        label = f"{model:<13}{task:<17}{render.method_label(method, cell.tau):<26}"
-        numbers = f"{score.value:5.1f} [{score.low:.1f}, {score.high:.1f}]  {speed.value:5.2f}x  n = {cell.n:,}"
-        if cell.id not in live or live[cell.id].frame.empty:
+def measured(frame: pd.DataFrame) -> tuple[str, str]:
+    """Score in percent with Wilson's interval, and step speedup with its bootstrap interval, of one run's samples."""
+    right, n = frame["score"].sum(), len(frame)
+    low, high = proportion_confint(right, n, method="wilson")
+    run = frame.sort_values("doc_id", kind="stable")
+    speed = stats.ratio_bootstrap(run["configured_steps"], run["steps"])
+    score = show.interval(100 * right / n, 100 * low, 100 * high, gap=" ")
+    return score, show.interval(*speed, digits=2, gap=" ")
+
+
+def compared(found: pd.DataFrame, here: Mapping[str, Recorded]) -> tuple[list[str], pd.DataFrame]:
+    """A line per recorded run: its numbers, and how the part decoded here agrees; and Table 1 as decoded here."""
+    lines, rows, total = [], [], Agreement(0, 0, 0, [])
+    known = load_store(records_folder(), found.index)
+    shared = {
+        key: set.intersection(*(set(here[c].frame["doc_id"]) for c in group.index if c in here))
+        for key, group in found.groupby(["model", "task"]) if any(c in here for c in group.index)
+    }  # fmt: skip
+    for cell, run in found.iterrows():
+        score, speed = measured(known[cell].frame)
+        label = f"{run['model']:<13}{run['task']:<17}{show.LABELS[run['method']]:<19}"
+        numbers = f"{score}  {speed}x  n = {run['n']:,}"
+        if cell not in here or here[cell].frame.empty:
             lines.append(f"{label}{numbers}  | not decoded again: out of time")
             continue
-        seen = agreement(cell.recorded.frame, live[cell.id].frame)
+        frame = here[cell].frame
+        seen = agreement(known[cell].frame, frame)
         total = Agreement(*(a + b for a, b in zip(total, seen, strict=True)))
         parted = ", ".join(f"{m:.1e}" for m in seen.margins)
         lines.append(
             f"{label}{numbers}  | {seen.scores}/{seen.n} scores equal, {seen.tokens}/{seen.n} tokens equal"
             + (f"; parted at margins {parted}" if parted else "")
         )
+        frame = frame[frame["doc_id"].isin(shared[run["model"], run["task"]])]
+        if len(frame):
+            names = ["Score, %", "Speedup, ×"]
+            rows.append({"model": run["model"], "task": run["task"], "Method": show.LABELS[run["method"]],
+                         "n": len(frame), **dict(zip(names, measured(frame), strict=True))})  # fmt: skip
     near = sum(m < SMALL for m in total.margins)
     lines.append(
         f"In all: {total.scores}/{total.n} scores equal, {total.tokens}/{total.n} tokens equal"
         + (f"; {near} of {len(total.margins)} differences began at a margin under {SMALL:g}" if total.margins else "")
     )
-    return lines
+    return lines, pd.DataFrame(rows)
 
 
 def reproduce(seconds: float, folder: Path, say=print) -> None:
     """Decode a part of the main table again and print it beside the records, all under ``folder``."""
-    records = {k: r for k, r in sources.recorded().items() if r.meta["config"]["dtype"] == "float32"}
-    found = tables.select(records)
-    store = folder / "live"
+    found, store = chosen(), folder / "live"
     shutil.rmtree(store, ignore_errors=True)  # a proof is decoded now, not read from an earlier run
-    count = len({cell.id for cell in found.values()})
-    say(f"\nDecoding a part of {count} recorded cells again, for at most {seconds:g} s:")
+    say(f"\nDecoding a part of {len(found)} recorded runs again, for at most {seconds:g} s:")
     redecode(found, store, seconds, say)
-    live = load_store(store) if store.is_dir() else {}
-    lines = ["Recorded (score in %, Wilson 95 %; step speedup) | decoded again here", *report(found, live)]
-    if here := live_table(found, live):
-        lines += ["", "Table 1 as decoded on this machine:", "", repr(render.main(tables.main(here)))]
+    lines, table = compared(found, load_store(store) if store.is_dir() else {})
+    lines = ["Recorded (score in %, Wilson 95 %; step speedup) | decoded again here", *lines]
+    if len(table):
+        caption = (
+            f"Table 1 as decoded on this machine. {show.scope(table)}. Score: {show.WILSON}; speedup: {show.BOOT}."
+        )
+        lines += ["", repr(show.table(table, caption))]
     say("\n" + "\n".join(lines))
     (folder / "reproduction.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -255,13 +274,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not options.seconds >= 0:
         raise UserError(f"--seconds {options.seconds:g} must be at least 0; 0 only runs the notebooks")
-    folder = notebooks.home() / "results" / "paper"
+    folder = home() / "results" / "paper"
     notebooks.names()
-    sources.recorded()
+    live.store(SimpleNamespace(source="recorded", store=None))
     folder.mkdir(parents=True, exist_ok=True)
     print("Executing the notebooks from the recorded runs:", flush=True)
     for name, path, took in notebooks.execute_all(source="recorded", out_dir=folder):
-        print(f"  {name}: {took:.0f} s, {path.relative_to(notebooks.home())}", flush=True)
+        print(f"  {name}: {took:.0f} s, {path.relative_to(home())}", flush=True)
     if options.seconds:
         reproduce(options.seconds, folder, lambda text: print(text, flush=True))
     return 0
@@ -274,6 +293,6 @@ def figures(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for name in options.notebooks or notebooks.names():
         begun = time.perf_counter()
-        notebooks.refresh(name, notebooks.home() / "figures")
+        notebooks.refresh(name, home() / "figures")
         print(f"  {name}: {time.perf_counter() - begun:.0f} s", flush=True)
     return 0

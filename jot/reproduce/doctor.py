@@ -188,28 +188,29 @@ def hub(timeout: float = 3.0) -> Iterator[Result]:
 
 def decoding(seconds: float = SECONDS, where: str | None = None) -> Iterator[Result]:
     """Decodes recorded samples again, for about ``seconds``, and compares the tokens with the records."""
-    from jot.analysis import cells, sources
     from jot.decode import decode
     from jot.models import load
     from jot.records import take
     from jot.runs import settings
-    from jot.runs.grid import Point
+    from jot.runs.frames import runs, samples
     from jot.tasks import TASKS, read_jsonl, split_file
     from jot.tasks.prompts import prompt_text
     from jot.tasks.text import encode, render
 
-    found = {k: r for k, r in sources.recorded().items() if r.meta["config"]["dtype"] == "float32"}
     task = TASKS["pocket_gsm8k"]
+    found = runs(dtype="float32", seed=0, split="test").query(
+        "task == @task.name and method == 'jot' and setting == ''"
+    )
     documents = {doc["id"]: doc for doc in read_jsonl(split_file(task, "test", None)[1])}
     for name in MODELS:
-        cell = cells.lookup(found, Point.of(name, task.name, "jot"))
-        if cell is None:
+        cell = found[found["model"] == name]
+        if cell.empty:
             yield Result(name, None, "no recorded run to compare with", "check out data/records")
             continue
         model = load(name, device=where, dtype="float32")
         rule = settings.build_method("jot", model.family, {})
         config = settings.build_decode(model, {}, task, method="jot")
-        rows = {row["doc_id"]: row for row in cell.recorded.frame.to_dict("records")}
+        rows = {row["doc_id"]: row for row in samples(cell).to_dict("records")}
         begun, n, equal = time.perf_counter(), 0, 0
         for doc_id in take(list(rows)):
             if n and time.perf_counter() - begun > seconds / len(MODELS):

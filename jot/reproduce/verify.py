@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from jot.analysis.cells import family
 from jot.errors import Parser, UserError
+from jot.models import home
 from jot.records import Recorded, load_store
 from jot.reproduce import again as paper
-from jot.runs.parameters import home
 from jot.tasks import TASKS
 
 REACH = 0.99  # share of token sequences that must come out equal, by family
@@ -22,7 +21,7 @@ def spread(records: Mapping[str, Recorded], samples: int) -> dict[str, int]:
     """Documents to decode of each cell, ``samples`` a family, evenly over its cells, the rest to the first."""
     counts: dict[str, int] = {}
     for name in ("dream", "llada"):
-        mine = [cell_id for cell_id, recorded in records.items() if family(recorded.meta["config"]) == name]
+        mine = [cell_id for cell_id, recorded in records.items() if recorded.meta["config"]["family"] == name]
         for i, cell_id in enumerate(mine):
             share = samples // len(mine) + (i < samples % len(mine))
             counts[cell_id] = min(share, records[cell_id].n)
@@ -69,7 +68,7 @@ def totals(records: Mapping[str, Recorded], found: Mapping[str, paper.Agreement]
     """Agreement by family."""
     sums: dict[str, paper.Agreement] = {}
     for cell_id, seen in found.items():
-        name = family(records[cell_id].meta["config"])
+        name = records[cell_id].meta["config"]["family"]
         old = sums.get(name, paper.Agreement(0, 0, 0, []))
         sums[name] = paper.Agreement(*(a + b for a, b in zip(old, seen, strict=True)))
     return sums

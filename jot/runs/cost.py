@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jot import tasks
-from jot.analysis.cells import family, resolved, short
-from jot.analysis.sources import DOCUMENTS
 from jot.errors import UserError
+from jot.models import home
 from jot.records import metas, on, plain
 from jot.runs.grid import Grid, NotebookPoint, Point
-from jot.runs.parameters import home
+from jot.runs.live import DOCUMENTS
 
 Metas = Mapping[str, Mapping]
 
@@ -66,11 +65,11 @@ def _differences(left: Mapping, right: Mapping) -> int:
 
 def nearest(point: Point, found: Metas) -> str | None:
     """The recorded cell of the same model and task that differs in the fewest settings, the method counting most."""
-    method, decode = resolved(point)
+    method, decode = point.resolved()
     best: tuple[tuple, str] | None = None
     for name, meta in found.items():
         config = meta["config"]
-        if (config["model"], config["task"]) == (short(point.model), point.task):
+        if (config["model"], config["task"]) == (Path(point.model).name, point.task):
             other, settings = on(plain(config["method"])), on(plain(config["decode"]))
             near = (
                 other["name"] != point.method,
@@ -89,14 +88,13 @@ def estimate(point: Point | NotebookPoint, found: Metas) -> Estimate:
         return Estimate()
     n = documents(point)
     try:
-        family({"model": point.model})
         name = nearest(point, found)
-    except (UserError, StopIteration):  # a model that is still on the hub
+    except UserError:  # a model that is still on the hub
         name = None
     if name is None or n is None:
         return Estimate(n)
     totals = found[name]["totals"]
-    configured = resolved(point)[1]["steps"] / (totals["configured_steps"] / totals["samples"])
+    configured = point.resolved()[1]["steps"] / (totals["configured_steps"] / totals["samples"])
     steps = totals["steps"] / totals["samples"] * configured
     return Estimate(n, n * steps * totals["seconds"] / totals["steps"], name)
 
@@ -118,7 +116,7 @@ def listing(grid: Grid, found: Metas) -> list[str]:
         options = " ".join(filter(None, (point.shown, point.seed and f"seed={point.seed}", point.trace and "trace")))
         what = f"{point.task}/{point.own_split}"
         n = f"n {cost.documents or '?'}"
-        rows.append((short(point.model), what, point.method, options, n, duration(cost.seconds)))
+        rows.append((Path(point.model).name, what, point.method, options, n, duration(cost.seconds)))
     for point in grid.notebooks:
         rows.append(("notebook", Path(point.name).stem, "", point.shown, "", "-"))
     adjust = [str.ljust] * 4 + [str.rjust] * 2

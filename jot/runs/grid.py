@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import os
@@ -16,7 +17,7 @@ import yaml
 
 from jot import tasks
 from jot.errors import UserError
-from jot.records import take
+from jot.records import on, plain, take
 from jot.runs import settings
 from jot.runs.parameters import sound
 from jot.runs.points import NotebookPoint, file_key
@@ -102,6 +103,23 @@ class Point:
         words += ["--trace"] if self.trace else []
         words += ["--allow-code-execution"] if self.allow_code_execution else []
         return shlex.join(words)
+
+    def resolved(self) -> tuple[dict, dict]:
+        """Method and decoding parameters that ``evaluate`` would record, those that are off left out.
+
+        Raises:
+            UserError: an unknown method or setting, or a model whose family cannot be told yet.
+        """
+        chosen = settings.parse(self.method, self.params)
+        known = settings.model_class(self.model)
+        if known is None:
+            raise UserError(f"the family of {self.model} is not known before it is fetched")
+        rule = settings.build_method(self.method, known.family, chosen)
+        decode = dataclasses.asdict(
+            settings.build_decode(known, chosen, tasks.TASKS.get(self.task), method=self.method)
+        )
+        decode.pop("seed")
+        return on(plain(settings.describe(rule))), on(plain(decode))
 
     def check(self) -> None:
         """Refuse what `evaluate` would refuse before it loads the weights.

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -148,16 +150,26 @@ def run(
 
 
 def execute_all(
-    which: Iterable[str] | None = None, source: str = "recorded", out_dir: str | Path | None = None
+    which: Iterable[str] | None = None, source: str = "recorded", out_dir: str | Path | None = None, workers: int = 2
 ) -> Iterator[tuple[str, Path, float]]:
-    """Run notebooks one after another; yields name, written file and seconds as each ends."""
+    """Run notebooks, ``workers`` at a time; yields name, written file and seconds as each ends."""
     folder = Path(out_dir) if out_dir else home() / "results" / "notebooks"
-    for name in which if which is not None else names():
-        begun = time.perf_counter()
-        wanted = {"source": source, "out": folder / "figures"}
-        declared = parameters(locate(name))
-        path = run(name, {k: v for k, v in wanted.items() if k in declared}, folder / f"{Path(name).stem}.ipynb")
-        yield Path(name).stem, path, time.perf_counter() - begun
+    jobs = [(name, source, folder) for name in (which if which is not None else names())]
+    if workers == 1 or len(jobs) < 2:
+        yield from map(_execute, jobs)
+        return
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(_execute, job) for job in jobs]):
+            yield done.result()
+
+
+def _execute(job: tuple[str, str, Path]) -> tuple[str, Path, float]:
+    name, source, folder = job
+    begun = time.perf_counter()
+    wanted = {"source": source, "out": folder / "figures"}
+    declared = parameters(locate(name))
+    path = run(name, {k: v for k, v in wanted.items() if k in declared}, folder / f"{Path(name).stem}.ipynb")
+    return Path(name).stem, path, time.perf_counter() - begun
 
 
 # --- committing ---------------------------------------------------------------------------------------------

@@ -16,13 +16,21 @@ from pathlib import Path
 from jot.errors import UserError, flag
 from jot.models import FAMILIES, locate, read_config
 from jot.models.base import DiffusionModel
-from jot.sampler.config import DecodeConfig
+from jot.sampler.config import DecodeConfig, check_rule
 from jot.sampler.exits import METHODS
 from jot.tasks import Task
 
-# What the paper says it used (section 4.1), by family; the rest are the rules' own defaults.
+# Names that stand for a method with settings of its own: (method, label). A cell carries the method's name.
+# "jot-public" decodes as the public code titled Just on Time does, which its title, rule and settings tie to the paper.
+PRESETS = {"jot-public": ("jot", "JoT (public code)")}
+# What the paper says it used (section 4.1), by family; the rest are the rules' own defaults. The public code gives no
+# threshold for LLaDA: the paper's stands in.
 METHOD_DEFAULTS: dict[str, dict[str, dict[str, object]]] = {
     "jot": {"dream": {"tau_max": 90}, "llada": {"tau_max": 30}},
+    "jot-public": {
+        "dream": {"tau_max": 90.1},
+        "llada": {"tau_max": 30, "canvas": True, "sample": True, "skip_demoted": True},
+    },
     "klass": {
         "dream": {"conf_threshold": 0.9, "kl_threshold": 0.001, "inclusive": True},
         "llada": {"conf_threshold": 0.7, "kl_threshold": 0.01, "inclusive": False},
@@ -35,7 +43,10 @@ DECODE_DEFAULTS: dict[str, dict[str, dict[str, object]]] = {
         for family in ("dream", "llada")
     },
     "klass": {"dream": {"schedule": "single", "ranking": "confidence"}},
+    "jot-public": {"llada": {"schedule": "precomputed", "keep_steps": True}},
 }
+# Tasks on which a method bans the end of text, by family.
+ENDLESS = {"jot-public": {"llada": ("humaneval", "pocket_humaneval")}}
 # The paper's Table tab:config: blocks of up to 32 tokens, or none.
 BLOCK_LENGTH = {"dream": None, "llada": 32}
 REFUSED = {
@@ -63,17 +74,20 @@ def known_keys(method: str) -> dict[str, dataclasses.Field]:
 
 
 def method_class(name: str) -> type:
-    """The exit rule of that name.
+    """The exit rule of that name, or of a preset's.
 
     Raises:
         UserError: there is none; the closest name is suggested.
     """
     if name in METHODS:
         return METHODS[name]
+    if name in PRESETS:
+        return METHODS[PRESETS[name][0]]
     if name in REFUSED:
         raise UserError(f"{name} is not implemented: {REFUSED[name]}")
-    near = difflib.get_close_matches(str(name).lower(), METHODS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(METHODS)}"
+    known = [*METHODS, *PRESETS]
+    near = difflib.get_close_matches(str(name).lower(), known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(known)}"
     raise UserError(f"unknown method {name!r}: {hint}")
 
 
@@ -167,10 +181,10 @@ def build_decode(
     method: str = "full",
 ) -> DecodeConfig:
     """Resolved decoding parameters: the settings, else the method's own way, else the task's length and blocks,
-    else the family's defaults.
+    else the family's defaults. A ban of the end of text takes a model, not its class alone, which has no ids.
 
     Raises:
-        UserError: a value out of range, or steps that do not divide into blocks.
+        UserError: a value out of range, steps that do not divide into blocks, or a rule that they cannot serve.
     """
     fields = {field.name for field in dataclasses.fields(DecodeConfig)}
     chosen = {key: value for key, value in settings.items() if key in fields}
@@ -180,7 +194,11 @@ def build_decode(
     if largest and isinstance(chosen["length"], int):
         chosen.setdefault("block_length", min(largest, max(chosen["length"], 1)))
     chosen = {**own, **chosen}
-    return DecodeConfig.of({**chosen, "seed": seed}).resolve(model)
+    if isinstance(model, DiffusionModel) and task and task.name in ENDLESS.get(method, {}).get(model.family, ()):
+        chosen.setdefault("suppress_tokens", (model.eos_id,))
+    config = DecodeConfig.of({**chosen, "seed": seed}).resolve(model)
+    check_rule(config, build_method(method, model.family, settings))
+    return config
 
 
 def describe(method) -> dict[str, object]:
