@@ -1,0 +1,68 @@
+"""Presets: names that stand for a method with settings of its own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+import jot
+from jot import tasks
+from jot.runs import settings
+from jot.runs.grid import Point
+from jot.runs.harness import evaluate
+from tests import tiny
+
+TASKS = sorted(tasks.TASKS)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("presets")
+    return {family: jot.load(tiny.build(folder / family, family), device="cpu") for family in ("llada", "dream")}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_public_code_by_name(models, name):
+    """Dream: the paper's rule at 90.1. LLaDA: its own exits and blocks, and no end of text on HumanEval."""
+    task = tasks.get(name)
+    usual, public = (
+        {
+            family: (
+                settings.build_method(method, family, {}),
+                settings.build_decode(model, {}, task, method=method),
+            )
+            for family, model in models.items()
+        }
+        for method in ("jot", "jot-public")
+    )
+    assert public["dream"][0] == jot.JoT(tau_max=90.1) and public["dream"][1] == usual["dream"][1]
+    rule, config = public["llada"]
+    assert rule == jot.JoT(tau_max=30, canvas=True, sample=True, skip_demoted=True)
+    apart = {key: value for key, value in asdict(config).items() if asdict(usual["llada"][1])[key] != value}
+    ban = {"suppress_tokens": (models["llada"].eos_id,)} if "humaneval" in name else {}
+    assert apart == {"schedule": "precomputed", "keep_steps": True, **ban}
+
+
+def test_settings_change_a_preset(models):
+    task, model = tasks.get("humaneval"), models["llada"]
+    chosen = settings.parse("jot-public", {"tau_max": "60", "suppress_tokens": "none", "keep_steps": "false"})
+    assert settings.build_method("jot-public", "llada", chosen).tau_max == 60
+    config = settings.build_decode(model, chosen, task, method="jot-public")
+    assert not config.suppress_tokens and not config.keep_steps
+    with pytest.raises(jot.UserError, match="use cache=None"):
+        settings.build_decode(type(model), {"cache": "dual", "keep_steps": False}, task, method="jot-public")
+    with pytest.raises(jot.UserError, match="did you mean 'jot-public'"):
+        settings.method_class("jot-publik")
+
+
+def test_a_preset_is_a_cell_of_its_method(models, tmp_path):
+    Point.of("pocket-llada", "pocket_mmlu", "jot-public").check()
+    given = dict(split="dev", limit=2, store=tmp_path, slots=2, progress=False)
+    named = evaluate(models["llada"], "pocket_mmlu", "jot-public", **given)
+    config = named.recorded.meta["config"]
+    assert config["method"]["name"] == "jot" and config["method"]["canvas"] and config["decode"]["keep_steps"]
+    rule = settings.build_method("jot-public", "llada", {})
+    again = evaluate(models["llada"], "pocket_mmlu", rule, schedule="precomputed", keep_steps=True, **given)
+    assert (again.cell, again.decoded) == (named.cell, 0)
+    assert evaluate(models["llada"], "pocket_mmlu", "jot", **given).cell != named.cell
