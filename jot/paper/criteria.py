@@ -383,7 +383,7 @@ def wallclock_below(at: Evidence) -> Judged:
     detail += f"; of {len(parts)} estimates {below} and of their intervals {apart} wholly below 1; n = {n} a task"
     if (ratio := found["seconds"].sum() / found["cpu_seconds"].sum()) > BUSY:
         return NOT_SHOWN, f"the machine was busy, clock over processor time {ratio:.1f}; {detail}"
-    # "Below 1" is read as: the whole interval. An estimate alone may rest on 0.996.
+    # "Below 1" is read as: the whole interval lies below; an estimate alone may do so by less than it is known to.
     return judged(len(known) == len(parts), apart == len(known), all(part.low > 1 for part in known), detail)
 
 
