@@ -4,7 +4,8 @@ import itertools
 import os
 
 import pytest
-from pocket import splits
+from pocket import fresh, splits, stream
+from pocket.recipe import Recipe
 from pocket.tokenizer import TASKS, encode_batch, load
 
 from jot.tasks.prompts import prompt_text
@@ -58,3 +59,25 @@ def test_build_repeats_the_shipped_content(task, tmp_path):
 
 def test_everything_is_small():
     assert sum(path.stat().st_size for path in splits.DATA.rglob("*") if path.is_file()) <= 8_000_000
+
+
+def test_fresh_splits_share_no_prompt_with_any_other():
+    """`confirm` and `calibration`: ids of their own, no prompt of dev, test or each other, of the planned size."""
+    for task in ("pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag", "pocket_humaneval"):
+        seen = set(splits.held_out(task)) | splits.met_in_training(task)
+        for split, counts in fresh.COUNTS.items():
+            if task in counts:
+                docs = splits.read_split(task, split)
+                keys = {splits.key(prompt_text(task, doc)) for doc in docs}
+                assert len(docs) == len(keys) == counts[task] and not keys & seen
+                assert [doc["id"] for doc in docs] == [f"{task}/{split}/{i}" for i in range(len(docs))]
+                seen |= keys
+
+
+def test_the_search_of_the_training_stream_finds_what_training_draws():
+    """A document of a shard's own stream is met; one that no seed of training draws is not."""
+    recipe = Recipe(seed=0)
+    drawn = splits.key(prompt_text("pocket_mmlu", next(stream.train_stream_of("pocket_mmlu", recipe, 3, "choice"))))
+    keys = frozenset([drawn, b"another!"])
+    assert fresh._search(keys, recipe, ("choice", "pocket_mmlu", 40, range(2, 5))) == (120, {drawn})
+    assert fresh._search(keys, recipe, ("choice", "pocket_mmlu", 40, range(5, 6)))[1] == set()

@@ -29,7 +29,7 @@ COUNTS = {
     "confirm": {"pocket_gsm8k": 2000, "pocket_humaneval": 1000},
     "calibration": {task: 2000 for task in ("pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag", "pocket_humaneval")},
 }
-SPARE = 1.25  # candidates drawn beyond the count, since some turn out to be of training
+SPARE = 2.5  # candidates drawn beyond the count, since some turn out to be of training
 STEPS = 7900  # of pocket-llada, the longer training; pocket-dream saw the first 7,500 of the same stream
 COUNTED = 6  # shards whose draws are counted
 MORE = 1.25
@@ -109,7 +109,8 @@ def build(folder: Path = DATA, workers: int = 1) -> None:
     for (split, task), docs in candidates.items():
         kept = [doc for doc in docs if splits.key(prompt_text(task, doc)) not in met][: COUNTS[split][task]]
         if len(kept) < COUNTS[split][task]:
-            raise SystemExit(f"{split} of {task}: {len(kept)} of {len(docs)} candidates are fresh; draw more")
+            print(f"{split} of {task}: only {len(kept)} of {len(docs)} candidates are fresh; draw more", flush=True)
+            continue
         kept = [{**doc, "id": f"{task}/{split}/{i}"} for i, doc in enumerate(kept)]
         splits.write_jsonl_gz(folder / task / f"{split}.jsonl.gz", kept)
         print(f"{split} of {task}: {len(kept)} documents", flush=True)

@@ -57,19 +57,21 @@ class Task:
         return self.hub is None
 
 
-def _pocket(name: str, summary: str, length: int, **extra) -> Task:
-    files = tuple(f"pocket_{name}/{split}.jsonl.gz" for split in ("test", "dev"))
-    return Task(f"pocket_{name}", summary, length, ("test", "dev"), files, **extra)
+def _pocket(name: str, summary: str, length: int, fresh: tuple[str, ...] = (), **extra) -> Task:
+    splits = ("test", "dev", *fresh)
+    return Task(
+        f"pocket_{name}", summary, length, splits, tuple(f"pocket_{name}/{s}.jsonl.gz" for s in splits), **extra
+    )
 
 
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        _pocket("gsm8k", "word problems of 2 to 8 steps, worked solution", 128),
-        _pocket("mmlu", "four-option questions over several subjects", 3, subject="subject"),
-        _pocket("hellaswag", "four endings, one sensible", 5),
-        _pocket("humaneval", "specification to Python function, hidden tests", 128, metric="pass@1",
-                executes=True),
+        _pocket("gsm8k", "word problems of 2 to 8 steps, worked solution", 128, ("confirm", "calibration")),
+        _pocket("mmlu", "four-option questions over several subjects", 3, ("calibration",), subject="subject"),
+        _pocket("hellaswag", "four endings, one sensible", 5, ("calibration",)),
+        _pocket("humaneval", "specification to Python function, hidden tests", 128, ("confirm", "calibration"),
+                metric="pass@1", executes=True),
         _pocket("prose", "continuation of presidential prose, no score", 128, metric=None, chat=False,
                 prompt_tokens=64),
         Task("gsm8k", "GSM8K, zero-shot chain of thought", 256, ("test", "train"),
