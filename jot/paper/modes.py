@@ -18,9 +18,7 @@ import pandas as pd
 from statsmodels.stats.inter_rater import cohens_kappa
 
 from jot import stats
-from jot.analysis import cells
 from jot.records import natural
-from jot.runs.grid import Point
 from jot.runs.parameters import NotebookError, home
 from jot.tasks import extract, get, read_jsonl, split_file
 
@@ -81,7 +79,7 @@ def documents(task: str, data: str | Path | None = None) -> dict[str, dict]:
         NotebookError: the task has no worked solutions, or its documents are not on this machine.
     """
     spec = get(task)
-    split, path = split_file(spec, cells.split_of(task, "test"), data)
+    path = split_file(spec, spec.splits[0], data)[1]
     if not task.endswith("gsm8k"):
         raise NotebookError(f"{task} has no worked solutions to compare with; use tasks=pocket_gsm8k")
     if path is None:
@@ -154,21 +152,24 @@ def find(frame: pd.DataFrame, docs: Mapping[str, Mapping]) -> pd.Series:
 # --- hand labels --------------------------------------------------------------------------------------------
 
 
-def sample(traces: cells.Records) -> list[tuple[str, str, float | None]]:
+def sample(traced: pd.DataFrame) -> list[tuple[str, str, float | None]]:
     """The outputs that were labelled: wrong traced outputs, drawn without repeating a document of a model.
 
-    Returns (document, model, tau_max or None for full decoding); needs all traced documents.
+    Args:
+        traced: samples of the traced runs at their default settings, all documents, with the columns of their runs.
+
+    Returns:
+        (document, model, tau_max or None for full decoding) of each.
     """
     rng, drawn = np.random.default_rng(LABEL_SEED), []
     for model, groups in LABELLED.items():
         taken: set[str] = set()
         for tau, size in groups:
-            how = ("full", {}) if tau is None else ("jot", {"tau_max": tau})
-            point = Point.of(model, "pocket_gsm8k", how[0], **how[1])
-            if (cell := cells.lookup(traces, point)) is None:
+            run = traced[(traced["model"] == model) & (traced["method"] == ("full" if tau is None else "jot"))]
+            run = run if tau is None else run[run["tau"] == tau]
+            if run.empty:
                 raise NotebookError(f"no traced run of {model} at tau_max={tau} to draw from")
-            frame = cell.recorded.frame
-            ids = sorted(set(frame.loc[frame["score"] < 0.5, "doc_id"]) - taken, key=natural)
+            ids = sorted(set(run.loc[run["score"] < 0.5, "doc_id"]) - taken, key=natural)
             picked = [ids[i] for i in sorted(rng.choice(len(ids), size=size, replace=False))]
             taken |= set(picked)
             drawn += [(doc_id, model, tau) for doc_id in picked]
@@ -188,20 +189,6 @@ def labelled(frame: pd.DataFrame, docs: Mapping[str, Mapping]) -> pd.DataFrame:
     """``labels`` with the finder's answer for the same texts in the column ``found``."""
     found = [mode(text, docs[doc_id]) for doc_id, text in zip(frame["doc_id"], frame["text"], strict=True)]
     return frame.assign(found=found)
-
-
-def quality(frame: pd.DataFrame) -> pd.DataFrame:
-    """Precision and recall of the finder per mode, in percent, with Wilson intervals and counts."""
-    rows = []
-    for name in MODES:
-        hand, found = frame["label"] == name, frame["found"] == name
-        row = {"mode": name, "hand": int(hand.sum()), "found": int(found.sum()), "both": int((hand & found).sum())}
-        for key, of in (("precision", row["found"]), ("recall", row["hand"])):
-            low, high = stats.wilson(row["both"], of) if of else (np.nan, np.nan)
-            row |= {key: 100 * row["both"] / of if of else np.nan}
-            row |= {f"{key}_low": 100 * low, f"{key}_high": 100 * high}
-        rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def kappa(frame: pd.DataFrame) -> stats.Estimate:
