@@ -1,5 +1,5 @@
 """The command line: `jot check`, `jot evaluate`, `jot decode`, `jot tasks`, `jot cells`, `jot run`, `jot pack`,
-`jot notebook`, `jot paper`, `jot verify-records`, `jot figures`, `jot report`.
+`jot calibrate`, `jot notebook`, `jot paper`, `jot verify-records`, `jot figures`, `jot report`.
 
 A mistake in the input, a full disk or too little memory ends with one sentence on stderr and exit code 2, an
 interrupted run with 130. Under torchrun only process 0 prints results.
@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--slots", type=int, default=16, help="rows of the batch (default 16; 1 for timings)")
     evaluate.add_argument("--data", help="local folder with the benchmark's files, in place of the hub")
     evaluate.add_argument("--trace", action="store_true", help="record how each canvas was filled")
+    evaluate.add_argument("--certified", metavar="FILE", help="JoT at the threshold that `jot calibrate` certified")
     evaluate.set_defaults(run=_evaluate)
 
     decode = commands.add_parser("decode", parents=[common, weights], help="decode one prompt")
@@ -109,6 +110,10 @@ def _parser() -> argparse.ArgumentParser:
 # Commands with a parser of their own: function, help.
 FORWARDED = {
     "check": ("jot.reproduce.doctor:main", "see whether this machine is ready, and what to do if not"),
+    "calibrate": (
+        "jot.runs.calibrate:main",
+        "certify a threshold: its risk is bounded, with a chance you name",
+    ),
     "notebook": ("jot.runs.notebooks:command", "run a notebook with parameters, checked before it starts"),
     "paper": (
         "jot.reproduce.again:main",
@@ -148,6 +153,13 @@ def _evaluate(options: argparse.Namespace) -> None:
     from jot.stats import ratio_bootstrap, wilson
 
     chosen = settings.parse(options.method, _pairs(options.settings))
+    if options.certified:
+        from jot.runs.calibrate import read
+
+        if options.method != "jot" or "tau_max" in chosen:
+            raise UserError("--certified gives JoT its threshold; leave out another --method or tau_max")
+        made = read(options.certified, options.model, options.task, options.dtype)
+        chosen["tau_max"], options.dtype = math.inf if made["tau_max"] is None else made["tau_max"], made["dtype"]
     _agree(options)
     summary = evaluate(
         options.model, options.task, options.method, split=options.split, limit=options.limit,

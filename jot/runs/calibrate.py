@@ -1,0 +1,266 @@
+"""``jot calibrate``: a threshold with a guarantee, by Learn-then-Test with fixed-sequence testing.
+
+A grid of thresholds fixed beforehand is walked from safe to fast. Each step tests "the risk exceeds epsilon" on fresh
+documents, with a p-value that holds at every n; the walk stops at the first p above delta, and the last threshold
+before it is certified: over calibration sets its risk exceeds epsilon with chance at most delta (Angelopoulos, Bates,
+Candes, Jordan and Lei, "Learn then Test", arXiv 2110.01052). The guarantee holds for one model, task, prompt format,
+dtype and decoding, which the result names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binom
+
+from jot import tasks
+from jot.errors import Parser, UserError, number
+from jot.models import home
+from jot.records import take
+from jot.runs.frames import family, runs, samples
+
+GRID = (math.inf, 1000, 300, 150, 120, 90, 60, 30, 10)  # of tau_max, from safe to fast; inf: no exits
+LOSSES = {
+    "breaks": "full decoding right, JoT wrong",
+    "answers": "the final answer differs from full decoding's",
+    "score": "drop of the score, repairs counted against breaks",
+}
+
+# --- p-values of "the risk exceeds epsilon" -------------------------------------------------------------------
+
+
+def binomial_p(loss: np.ndarray, epsilon: float) -> float:
+    """Exact, for losses of 0 and 1: the chance of so few where the risk is epsilon."""
+    return float(binom.cdf(int(np.sum(loss)), len(loss), epsilon))
+
+
+def hoeffding_bentkus_p(loss: np.ndarray, epsilon: float) -> float:
+    """For losses in [0, 1] (Bates et al. 2021): the smaller of Hoeffding's and Bentkus's bounds."""
+    n, mean = len(loss), float(np.mean(loss))
+    low = min(mean, epsilon)
+    terms = [(low, epsilon), (1 - low, 1 - epsilon)]
+    divergence = sum(a * math.log(a / b) for a, b in terms if a > 0)
+    return min(1.0, math.exp(-n * divergence), math.e * float(binom.cdf(math.ceil(n * mean), n, epsilon)))
+
+
+def betting_p(loss: np.ndarray, epsilon: float, delta: float = 0.05) -> float:
+    """For losses in [-1, 1], in an order fixed beforehand: one over the most that bets against "the risk is epsilon"
+    ever held (Ville's inequality; stakes as in Waudby-Smith and Ramdas 2024, from the losses before alone)."""
+    loss, n = np.asarray(loss, float), len(loss)
+    count = np.arange(1, n + 1)
+    mean = np.cumsum(loss) / (count + 1)
+    spread = (1 + np.cumsum((loss - mean) ** 2)) / (count + 1)
+    before = np.concatenate([[1.0], spread[:-1]])
+    stake = np.minimum(np.sqrt(2 * math.log(1 / delta) / (n * before)), 0.75 / (1 - epsilon))
+    capital = np.cumsum(np.log1p(-stake * (loss - epsilon)))
+    return float(min(1.0, math.exp(-max(0.0, capital.max()))))
+
+
+P_VALUES: dict[str, Callable] = {"breaks": binomial_p, "answers": binomial_p, "score": betting_p}
+
+# --- the walk -------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """One threshold of the walk: losses in n documents (their sum), risk, p-value, and whether it is certified."""
+
+    tau: float
+    n: int
+    losses: float
+    risk: float
+    p: float
+    certified: bool
+
+
+def loss_of(kind: str, full: pd.DataFrame, jot: pd.DataFrame) -> np.ndarray:
+    """Loss of each document, shape (n,), in the one fixed order of ``take``; frames of samples by document.
+
+    Raises:
+        UserError: the two do not hold the same documents.
+    """
+    full, jot = full.set_index("doc_id"), jot.set_index("doc_id")
+    if set(full.index) != set(jot.index):
+        raise UserError("full decoding and JoT do not hold the same documents; run both with one --limit")
+    order = take(sorted(full.index))
+    full, jot = full.loc[order], jot.loc[order]
+    if full[["score"]].isna().any(axis=None) or jot[["score"]].isna().any(axis=None):
+        raise UserError("this task has no score; a risk needs one")
+    if kind == "answers":
+        said = [frame["answer"].where(frame["answer"].fillna("") != "", frame["text"]) for frame in (full, jot)]
+        return (said[0].to_numpy() != said[1].to_numpy()).astype(float)
+    drop = full["score"].to_numpy(float) - jot["score"].to_numpy(float)
+    return (drop > 0.5).astype(float) if kind == "breaks" else drop
+
+
+def certify(losses: Callable[[float], np.ndarray], kind: str, epsilon: float, delta: float,
+            grid: Sequence[float] = GRID) -> list[Step]:  # fmt: skip
+    """The walk, to the first threshold that is not certified; ``losses(tau)`` is asked in the order of the grid."""
+    walked: list[Step] = []
+    for tau in grid:
+        loss = losses(tau)
+        p = P_VALUES[kind](loss, epsilon)
+        walked.append(Step(tau, len(loss), float(loss.sum()), float(loss.mean()), p, p <= delta))
+        if p > delta:
+            break
+    return walked
+
+
+def certified(walked: Sequence[Step]) -> float | None:
+    """The last certified threshold (inf: only without exits), or None where not even that can be certified."""
+    passed = [step.tau for step in walked if step.certified]
+    return passed[-1] if passed else None
+
+
+def needed(risk: float, epsilon: float, delta: float) -> int | None:
+    """Documents that would certify a 0/1 loss of this risk; None where the risk is not below epsilon."""
+    if risk >= epsilon:
+        return None
+    size = next(n for n in (2**k for k in range(2, 40)) if binom.cdf(math.floor(risk * n), n, epsilon) <= delta)
+    low = size // 2
+    while size - low > 1:  # the chance does not fall at every single n; the last doubling is halved down
+        middle = (low + size) // 2
+        low, size = (low, middle) if binom.cdf(math.floor(risk * middle), middle, epsilon) <= delta else (middle, size)
+    return size
+
+
+# --- records --------------------------------------------------------------------------------------------------
+
+
+def _recorded(store: Path, model: str, task: str, split: str, dtype: str) -> Callable[[float], pd.DataFrame]:
+    """Samples by threshold from a packed folder; nothing is decoded."""
+    found = runs(store, model=model, task=task, split=split, seed=0, dtype=dtype)
+    default = 90 if family(model) == "dream" else 30
+
+    def at(tau: float) -> pd.DataFrame:
+        name, setting = ("full", "") if math.isinf(tau) else ("jot", "" if tau == default else f"tau_max={tau:g}")
+        run = found[(found["method"] == name) & (found["setting"] == setting)]
+        if run.empty:
+            raise UserError(f"{store} holds no {name} {setting} of {model} / {task} / {split}; "
+                            "name another --store, and it will be decoded there")  # fmt: skip
+        return samples(run, store, ["score", "answer", "text", "configured_steps", "steps"])
+
+    return at
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``jot calibrate``. Returns the exit code; 1 where no threshold can be certified."""
+    parser = Parser(prog="jot calibrate", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--model", required=True, help="a packaged name, a local folder or a hub id")
+    parser.add_argument("--task", required=True, help="see `jot tasks`")
+    parser.add_argument("--epsilon", type=float, default=0.03, help="risk that may not be exceeded (default 0.03)")
+    parser.add_argument("--delta", type=float, default=0.05, help="chance that it is, over calibration sets (0.05)")
+    parser.add_argument(
+        "--loss", choices=LOSSES, default="breaks", help="; ".join(f"{k}: {v}" for k, v in LOSSES.items())
+    )
+    parser.add_argument("--split", help="documents to calibrate on (default: calibration, or the task's second split)")
+    parser.add_argument("--store", help="record folder; what it lacks is decoded (default: data/records as recorded)")
+    parser.add_argument("--limit", type=int, help="only the first so many documents of the fixed order")
+    parser.add_argument("--slots", type=int, default=16, help="rows of a batch (default 16)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: CUDA where there is one)")
+    parser.add_argument("--dtype", default="float32", help="of the weights (default float32)")
+    parser.add_argument("--data", help="local folder with the benchmark's files")
+    parser.add_argument("--allow-code-execution", action="store_true", help="run code that a full-size model writes")
+    parser.add_argument("--out", help="file for the result (default STORE/certified, or results/certified)")
+    o = parser.parse_args(arguments)
+    for name in ("epsilon", "delta"):
+        number("--" + name, name, getattr(o, name), 0, 1)
+        if getattr(o, name) in (0, 1):
+            raise UserError(f"--{name} must lie between 0 and 1, not at an edge")
+    splits = tasks.get(o.task).splits
+    split = o.split or ("calibration" if "calibration" in splits else splits[-1] if len(splits) > 1 else "")
+    if split not in splits or split == splits[0]:
+        raise UserError(
+            f"{o.task} needs a split to calibrate on that is not its test split; it has {', '.join(splits)}"
+        )
+    store = Path(o.store) if o.store else home() / "data" / "records"
+    packed = (store / "manifest.json").is_file()
+    if not o.store and not packed:
+        store = home() / "results" / "records"
+    at = _recorded(store, o.model, o.task, split, o.dtype) if packed else _decoding(o, store, split)
+    full = at(math.inf)
+
+    def losses(tau: float) -> np.ndarray:
+        loss = loss_of(o.loss, full, full if math.isinf(tau) else at(tau))
+        return loss if o.limit is None else loss[: o.limit]
+
+    walked = certify(losses, o.loss, o.epsilon, o.delta)
+    return report(o, store if not packed else home() / "results", split, walked)
+
+
+def _decoding(o, store: Path, split: str) -> Callable[[float], pd.DataFrame]:
+    """Samples by threshold, decoded where the store lacks them; the walk asks for no more than it needs."""
+    from jot.models import load
+    from jot.runs.harness import evaluate
+
+    model = load(o.model, device=o.device, dtype=o.dtype)
+
+    def at(tau: float) -> pd.DataFrame:
+        chosen = {} if math.isinf(tau) else {"tau_max": tau}
+        how = {"split": split, "limit": o.limit, "store": store, "slots": o.slots, "data": o.data}
+        how["allow_code_execution"] = o.allow_code_execution
+        return evaluate(model, o.task, "jot" if chosen else "full", **how, **chosen).frame
+
+    return at
+
+
+def report(o, folder: Path, split: str, walked: Sequence[Step]) -> int:
+    """Prints the walk and what it certifies, and writes the file that ``jot evaluate --certified`` takes."""
+    tau, last = certified(walked), walked[-1]
+    print(f"{o.model}  {o.task}/{split}  {o.dtype}; loss {o.loss}: {LOSSES[o.loss]}")
+    print(f"{'tau_max':>8} {'n':>6} {'losses':>7} {'risk':>7} {'p':>9}")
+    for step in walked:
+        name = "none" if math.isinf(step.tau) else f"{step.tau:g}"
+        mark = "certified" if step.certified else f"not certified: p above {o.delta:g}"
+        print(f"{name:>8} {step.n:>6} {step.losses:>7g} {step.risk:>7.4f} {step.p:>9.2g}  {mark}")
+    more = needed(last.risk, o.epsilon, o.delta) if o.loss != "score" and not last.certified else None
+    if not last.certified:
+        then = (
+            f"about {more:,} documents would certify it if its risk is as seen"
+            if more
+            else (f"no n would: its risk is not below {o.epsilon:g}" if o.loss != "score" else "see its risk")
+        )
+        print(f"tau_max {last.tau:g}: {then}")
+    if tau is None:
+        print(f"nothing can be certified with {last.n} documents at epsilon {o.epsilon:g}, delta {o.delta:g}")
+        return 1
+    walk = [{**step._asdict(), "tau": _json(step.tau)} for step in walked]
+    asked = {name: getattr(o, name) for name in ("task", "dtype", "loss", "epsilon", "delta")}
+    found = {"model": Path(o.model).name, **asked, "split": split, "n": last.n, "tau_max": _json(tau), "walk": walk}
+    path = Path(o.out) if o.out else folder / "certified" / f"{Path(o.model).name}_{o.task}_{o.loss}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(found, indent=1) + "\n")
+    os.replace(temporary, path)
+    said = "full decoding alone (no exits)" if math.isinf(tau) else f"tau_max {tau:g}"
+    print(f"certified: {said}; P(risk <= {o.epsilon:g}) >= {1 - o.delta:g} over calibration sets, for this model, "
+          f"prompt format, dtype and decoding\n{path}")  # fmt: skip
+    return 0
+
+
+def _json(tau: float) -> float | None:
+    """JSON has no infinity."""
+    return None if math.isinf(tau) else tau
+
+
+def read(path: str | os.PathLike, model: str, task: str, dtype: str | None) -> Mapping[str, object]:
+    """What a file of ``jot calibrate`` certifies: the method and its setting, for the same model, task and dtype.
+
+    Raises:
+        UserError: no such file, or it was made for something else.
+    """
+    try:
+        found = json.loads(Path(path).read_text())
+        made = {name: found[name] for name in ("model", "task", "dtype", "tau_max")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is no file of `jot calibrate` ({error}); make one with it") from error
+    for name, here in (("model", Path(model).name), ("task", task), ("dtype", dtype or made["dtype"])):
+        if made[name] != here:
+            raise UserError(f"{path} certifies {name} {made[name]}, not {here}; calibrate that one")
+    return made
