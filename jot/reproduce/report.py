@@ -3,26 +3,78 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
-import json
+import logging
 import os
-import platform
 import shutil
 import subprocess
 import tempfile
 import time
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pandas as pd
+from bs4 import BeautifulSoup
+from nbconvert import HTMLExporter
+from nbconvert.filters.markdown_mistune import markdown2html_mistune as markdown
 
 from jot.errors import Parser, UserError
-from jot.records import load_store, metas
-from jot.reproduce import report_pages as pages
-from jot.runs.parameters import home
+from jot.models import home
+from jot.records import metas
 
-Metas = Mapping[str, Mapping]
-BAR = [("Report", "index.html"), ("Claims", "claims.html"), ("Recorded cells", "cells.html")]
+STYLE = """
+:root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --page: #fff; --shade: #f5f7f9; --link: #0b5cad;
+        --good: #0b6b4f; --bad: #a3291b; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e8ee; --soft: #9aa5b3; --line: #333c48; --page: #14181e; --shade: #1c222a; --link: #7db7f2;
+          --good: #5fc7a3; --bad: #f0907f; }
+  img { background: #fff; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; font: 16px/1.55 system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; color: var(--ink);
+       background: var(--page); }
+nav { border-bottom: 1px solid var(--line); background: var(--shade); padding: .6rem 1.2rem; display: flex;
+      flex-wrap: wrap; gap: .2rem 1.1rem; font-size: .9rem; }
+main { max-width: 78rem; margin: 0 auto; padding: 1rem 1.2rem 4rem; }
+main > p, main > ul, main > ol, .text_cell_render > p, .text_cell_render > ul { max-width: 46rem; }
+a { color: var(--link); }
+h1 { font-size: 1.7rem; line-height: 1.25; margin: 1rem 0 .6rem; }
+h2 { font-size: 1.25rem; margin: 2rem 0 .5rem; }
+h3 { font-size: 1.05rem; margin: 1.4rem 0 .4rem; }
+.wide, .output_subarea { overflow-x: auto; max-width: 100%; }
+table { border-collapse: collapse; font-size: .86rem; margin: .5rem 0 1rem; }
+th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: left; vertical-align: top; }
+th { color: var(--soft); font-weight: 600; white-space: nowrap; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+code, pre { font: .85em/1.45 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
+pre { background: var(--shade); border: 1px solid var(--line); padding: .6rem .8rem; overflow-x: auto;
+      margin: .3rem 0; }
+td p, td ul { margin: .15rem 0; }
+td code { overflow-wrap: anywhere; }
+img { max-width: 100%; height: auto; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(19rem, 1fr)); gap: 1rem; align-items: start; }
+.figures img { width: 100%; max-height: 17rem; object-fit: contain; object-position: left top; }
+figure { margin: 0; border: 1px solid var(--line); padding: .6rem; }
+figcaption { font-size: .85rem; color: var(--soft); }
+.soft { color: var(--soft); }
+.prompt { display: none; }
+.cell { margin: .4rem 0; }
+.input_area pre { font-size: .8rem; }
+.highlight .k, .highlight .kn, .highlight .kc, .highlight .ow, .highlight .nb { color: var(--link); }
+.highlight .s1, .highlight .s2, .highlight .sa, .highlight .si { color: var(--good); }
+.highlight .c1 { color: var(--soft); font-style: italic; }
+.output_stderr pre { border-color: var(--bad); }
+"""
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><link rel="icon" href="data:,"><link rel="stylesheet" href="{up}style.css"></head>
+<body><nav><a href="{up}index.html">Report</a><a href="{up}cells.html">Recorded cells</a></nav><main>
+{body}
+</main></body></html>
+"""
 
 
 def executed(places: Iterable[str | os.PathLike]) -> list[Path]:
@@ -42,81 +94,26 @@ def executed(places: Iterable[str | os.PathLike]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def stores(places: Iterable[str | os.PathLike] | None) -> dict[str, Metas]:
-    """Cells by store, with totals of all their samples; a store that is not there is left out unless asked for."""
-    given = places is not None
+def recorded(places: Iterable[str | os.PathLike] | None) -> pd.DataFrame:
+    """One row a recorded cell of these stores; by default of data/records and the record sets in it, if any."""
     main = home() / "data" / "records"
-    folders = map(Path, places or ()) if given else [main, *sorted(p.parent for p in main.glob("*/manifest.json"))]
-    found: dict[str, Metas] = {}
-    for folder in folders:
-        if (folder / "manifest.json").is_file():
-            found[str(folder)] = metas(folder)
-        elif given or folder.is_dir():  # a live store's own totals are those of the last run that ended in order
-            found[str(folder)] = {name: recorded.meta for name, recorded in load_store(folder).items()}
-    return found
-
-
-# ---------------------------------------------------------------- sections
-
-
-def ledger(store: Path | None) -> tuple[str, str]:
-    """A paragraph for the index and the page of all claims: verdicts, or in one sentence why there are none."""
-    try:
-        from jot.analysis import ledger, sources
-
-        entries = ledger.load()
-        try:
-            found = {k: r for k, r in sources.recorded(store).items() if r.meta["config"]["dtype"] == "float32"}
-        except UserError:
-            found = None
-        judged = ledger.judge(entries, found)
-    except (ImportError, UserError) as error:
-        text = f"<p>The ledger of the paper's claims is absent: {escape(str(error))}.</p>"
-        return text, f"<h1>Claims of the paper</h1>{text}"
-    counts = Counter(judged["status"][~judged["ours"]])
-    order = [status for status in ledger.VERDICTS if counts[status]]
-    summary = pages.table(
-        ["verdict", "claims"], [(_status(status), str(counts[status])) for status in order], numbers=[1]
-    )
-    intro = (
-        "<p>Every number and comparison in the paper's prose, with a check that is code. <b>Holds</b> and <b>fails</b> "
-        "are about the paper's own numbers. <b>Seen</b> and <b>not seen</b> are about the embedded models of at most 5 "
-        "million parameters, and confirm nothing about 7B models.</p>"
-    )
-    rows = [
-        (f"<div class=claim>{escape(row.claim)}<br><span class=soft>{escape(row.section)} "
-         f"<code>{escape(row.id)}</code>{', a check of our own, not counted' * row.ours}</span></div>",
-         _status(row.status), escape(row.detail))
-        for row in judged.itertuples()
-    ]  # fmt: skip
-    whole = f"<h1>Claims of the paper</h1>{intro}{summary}" + pages.table(
-        ["claim, in our words", "verdict", "numbers"], rows
-    )
-    index = f'{intro}{summary}<p><a href="claims.html">All {sum(counts.values())} claims with their numbers</a></p>'
-    return index, whole
-
-
-def _status(status: str) -> str:
-    return f'<span class="{status.replace(" ", "-")}">{escape(status)}</span>'
-
-
-def cells_page(found: Mapping[str, Metas]) -> str:
-    """Every recorded cell with its n."""
-    body = ["<h1>Recorded cells</h1>", by_task(found) if found else "<p>No records.</p>",
-            "<p>Below, one row a resolved configuration; its id ends with a hash of all of it.</p>"]  # fmt: skip
-    for store, cells in found.items():
-        body.append(f"<h2>{escape(_shown(Path(store)))}: {len(cells)} cells</h2>")
-        rows = []
-        for name, meta in sorted(cells.items()):
-            totals, config = meta["totals"], meta["config"]
-            n = totals["samples"]
-            score = "" if totals["score"] is None or not n else f"{100 * totals['score'] / n:.1f}"
-            speedup = f"{totals['configured_steps'] / totals['steps']:.2f}" if totals["steps"] else ""
-            rows.append((f"<code>{escape(name)}</code>", escape(config["dtype"]), f"{n:,}", score, speedup,
-                         escape(str(meta["hardware"]["kind"]))))  # fmt: skip
-        head = ["cell", "dtype", "n", "score, %", "step speedup", "decoded on"]
-        body.append(pages.table(head, rows, numbers=[2, 3, 4]))
-    return "\n".join(body)
+    default = [main, *sorted(path.parent for path in main.glob("*/manifest.json"))]
+    rows = []
+    for folder in map(Path, places) if places is not None else filter(Path.is_dir, default):
+        for name, meta in metas(folder).items():
+            config, totals, hardware = meta["config"], meta["totals"], meta["hardware"]
+            n, words = totals["samples"], [hardware["kind"], hardware.get("driver_version", "")]
+            words += [
+                f"{package} {meta.get('versions', {}).get(package, '?')}" for package in ("torch", "transformers")
+            ]
+            rows.append({
+                "store": _shown(folder), "cell": name, "model": config["model"], "task": config["task"],
+                "split": config["split"], "dtype": config["dtype"], "n": n,
+                "score, %": f"{100 * totals['score'] / n:.1f}" if n and totals["score"] is not None else "",
+                "step speedup": f"{totals['configured_steps'] / totals['steps']:.2f}" if totals["steps"] else "",
+                "decoded on": ", ".join(filter(None, words)),
+            })  # fmt: skip
+    return pd.DataFrame(rows)
 
 
 def commit() -> str:
@@ -133,41 +130,23 @@ def commit() -> str:
         return "absent: not a git checkout"
 
 
-def provenance(found: Mapping[str, Metas]) -> str:
-    """Commit, lock, versions and hardware, as a table."""
+def provenance(cells: pd.DataFrame) -> pd.DataFrame:
+    """Commit, lock and what the records were decoded on."""
     lock = home() / "requirements.lock"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else "absent"
     rows = [
-        ("commit", f"<code>{escape(commit())}</code>"),
-        ("requirements.lock", f"<code>sha256 {digest}</code>"),
-        ("report", escape(f"{time.strftime('%Y-%m-%d %H:%M')} with Python {platform.python_version()}, nbconvert "
-                          f"{importlib.metadata.version('nbconvert')}")),
-    ]  # fmt: skip
-    made: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for cells in found.values():
-        for meta in cells.values():
-            hardware, versions = meta["hardware"], meta.get("versions", {})
-            words = [hardware["kind"], hardware.get("driver_version") and f"driver {hardware['driver_version']}"]
-            words += [f"{name} {versions[name]}" for name in ("torch", "transformers") if versions.get(name)]
-            key = ", ".join(filter(None, words))
-            made[key] = [made[key][0] + 1, made[key][1] + meta["totals"]["samples"]]
-    for key, (count, samples) in sorted(made.items(), key=lambda item: -item[1][0]):
-        rows.append(("records", escape(f"{count} cells, {samples:,} samples: {key}")))
-    if not made:
-        rows.append(("records", "absent"))
-    return pages.table(["", ""], rows)
+        ("commit", commit()),
+        ("requirements.lock", f"sha256 {digest}"),
+        ("report", time.strftime("%Y-%m-%d %H:%M")),
+    ]
+    for kind, group in cells.groupby("decoded on") if len(cells) else ():
+        rows.append(("records", f"{len(group)} cells, {group['n'].sum():,} samples: {kind}"))
+    return pd.DataFrame(rows + [("records", "absent")] * (not len(cells)))
 
 
-def by_task(found: Mapping[str, Metas]) -> str:
-    """Cells and samples by model and task."""
-    counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for cells in found.values():
-        for meta in cells.values():
-            entry = counts[meta["config"]["model"], meta["config"]["task"], meta["config"]["split"]]
-            n = meta["totals"]["samples"]
-            entry[:] = [entry[0] + 1, max(entry[1], n), entry[2] + n]
-    rows = [(*map(escape, key), str(c), f"{most:,}", f"{n:,}") for key, (c, most, n) in sorted(counts.items())]
-    return pages.table(["model", "task", "split", "cells", "n of the largest", "samples"], rows, numbers=[3, 4, 5])
+def _table(frame: pd.DataFrame, head: bool = True, escaped: bool = True) -> str:
+    with pd.option_context("display.max_colwidth", None):
+        return f'<div class="wide">{frame.to_html(index=False, header=head, border=0, escape=escaped)}</div>'
 
 
 def _shown(path: Path) -> str:
@@ -176,7 +155,94 @@ def _shown(path: Path) -> str:
     return path.relative_to(home().resolve()).as_posix() if path.is_relative_to(home().resolve()) else path.name
 
 
-# ---------------------------------------------------------------- building
+class Folder:
+    """The report's folder: writes pages without scripts or remote parts into it, and mends their links.
+
+    Args:
+        pages: files that have a page, and its address from the report's top; Markdown files join as they are met.
+    """
+
+    def __init__(self, out: Path, pages: Mapping[Path, str]) -> None:
+        self.out, self.home, self.pages = out, home().resolve(), dict(pages)
+        self.waiting: list[Path] = []
+
+    def write(self, address: str, title: str, body: str, base: Path | None = None) -> None:
+        """A page; ``base`` is the folder that its relative links start from, None where they are the report's own."""
+        depth = address.count("/")
+        soup = BeautifulSoup(body, "html.parser")
+        for tag in soup(["script", "link", "iframe", "object", "embed", "base", "meta"]):
+            tag.decompose()
+        for tag in soup(True):
+            for name in [name for name in tag.attrs if name.lower().startswith("on")]:
+                del tag[name]
+        for tag in soup.select("a[href], img[src]") if base is not None else ():
+            name = "href" if tag.name == "a" else "src"
+            target = self._target(tag[name], base, depth)
+            if target is None or (name == "src" and urlsplit(target).scheme in ("http", "https")):
+                if name == "src":
+                    tag.replace_with(f"[{tag.get('alt') or 'a picture that is not here'}]")
+                else:
+                    del tag["href"]
+                    tag["title"] = "not part of this report"
+            else:
+                tag[name] = target
+        path = self.out / address
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(PAGE.format(title=escape(title), up="../" * depth, body=soup), encoding="utf-8")
+
+    def _target(self, address: str, base: Path, depth: int) -> str | None:
+        """An address from a page ``depth`` folders down, or None for what the report does not hold."""
+        parts = urlsplit(address)
+        if parts.scheme in ("http", "https", "mailto", "data") or (not parts.path and parts.fragment):
+            return address
+        path = (base / unquote(parts.path)).resolve()
+        if parts.scheme or not path.is_relative_to(self.home) or not path.is_file():
+            return None
+        if path not in self.pages and path.suffix == ".md":
+            self.pages[path] = f"pages/{path.relative_to(self.home).with_suffix('.html').as_posix()}"
+            self.waiting.append(path)
+        if path in self.pages:
+            return "../" * depth + self.pages[path] + (f"#{parts.fragment}" if parts.fragment else "")
+        copy = Path("files") / path.relative_to(self.home)
+        (self.out / copy).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, self.out / copy)
+        return "../" * depth + copy.as_posix()
+
+    def finish(self) -> None:
+        """Writes the Markdown files that pages have referred to, and those that they refer to."""
+        while self.waiting:
+            path = self.waiting.pop()
+            text = path.read_text(encoding="utf-8")
+            first = next((line[2:] for line in text.splitlines() if line.startswith("# ")), path.name)
+            self.write(self.pages[path], first, markdown(text), path.parent)
+
+
+def _notebook(path: Path) -> tuple[str, str, str]:
+    """Title, what it says came out (its first printed Markdown), and HTML of an executed notebook."""
+    notebook = nbformat.read(path, as_version=4)
+    text = [line for cell in notebook.cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
+    title = next((line[2:].strip() for line in text if line.startswith("# ")), path.stem)
+    said = (o.get("data", {}).get("text/markdown") for c in notebook.cells for o in c.get("outputs", ()))
+    logging.getLogger("traitlets").setLevel(logging.ERROR)  # one line a picture without a description
+    body, _ = HTMLExporter(template_name="basic", anchor_link_text="").from_notebook_node(notebook)
+    return title, next(filter(None, said), ""), body
+
+
+def _gallery(pictures: Sequence[Path], out: Path) -> str:
+    if not pictures:
+        return "<p>No figures.</p>"
+    (out / "figures").mkdir()
+    shown = []
+    for path in pictures:
+        files = [p for p in (path, path.with_suffix(".pdf")) if p.is_file()]
+        links = []
+        for file in files:
+            shutil.copyfile(file, out / "figures" / file.name)
+            links.append(f'<a href="figures/{escape(file.name)}">{file.suffix[1:].upper()}</a>')
+        name = escape(path.stem.replace("_", " "))
+        shown.append(f'<figure><img src="figures/{escape(path.name)}" alt="{name}" loading="lazy"><figcaption>{name} '
+                     f'({", ".join(links)})</figcaption></figure>')  # fmt: skip
+    return f'<div class="figures">{"".join(shown)}</div>'
 
 
 def build(
@@ -203,63 +269,36 @@ def build(
     if notebooks and not files:
         places = ", ".join(map(str, notebooks))
         raise UserError(f"there are no executed notebooks in {places}; name their folder with --notebooks")
-    found = stores(records)
+    cells = recorded(records)
     folder = Path(figures) if figures else root / "figures"
-    pictures = sorted(folder.glob("*.png")) if folder.is_dir() else []
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".report-") as temporary:
         new = Path(temporary) / "report"
         new.mkdir()
-        (new / "style.css").write_text(pages.STYLE, encoding="utf-8")
+        (new / "style.css").write_text(STYLE, encoding="utf-8")
         known = {path.resolve(): f"notebooks/{path.stem}.html" for path in files}
         for path in files:  # links between notebooks name the committed ones
             known.setdefault((root / "notebooks" / f"{path.stem}.ipynb").resolve(), f"notebooks/{path.stem}.html")
-        made = pages.Folder(new, root, known, BAR)
-        rows = []
+        made, rows = Folder(new, known), []
         for path in files:
-            title, body = pages.notebook_body(path)
-            made.write(known[path.resolve()], title, f"<p class=soft>{escape(path.stem)}</p>{body}", root / "notebooks")
-            said = pages.verdict_of(json.loads(path.read_text(encoding="utf-8")))
-            said = pages.markdown(said) if said else "<span class=soft>not executed</span>"
-            link = f'<a href="{escape(known[path.resolve()])}">{escape(title)}</a>'
-            rows.append((f"{link}<br><span class=soft>{escape(path.stem)}</span>", said))
-        summary, claims = ledger(Path(records[0]) if records else None)
-        body = ["<h1>Just on Time: report</h1>", "<h2>Claims</h2>", summary, "<h2>Notebooks</h2>",
-                pages.table(["notebook", "what it says"], rows) if rows else "<p>No notebooks.</p>"]  # fmt: skip
-        body += ["<h2>Figures</h2>", _gallery(pictures, new)]
-        body += ["<h2>Provenance</h2>", provenance(found),
-                 '<p><a href="cells.html">All recorded cells</a></p>']  # fmt: skip
-        # Addresses in these three pages are the report's own already.
-        for address, title, text in (
-            ("index.html", "Just on Time: report", "\n".join(body)),
-            ("claims.html", "Claims of the paper", claims),
-            ("cells.html", "Recorded cells", cells_page(found)),
-        ):
-            (new / address).write_text(pages.document(title, text, BAR), encoding="utf-8")
+            title, said, body = _notebook(path)
+            made.write(known[path.resolve()], title, body, root / "notebooks")
+            link = f'<a href="{escape(known[path.resolve()])}">{escape(title)}</a><br>{escape(path.stem)}'
+            rows.append((link, markdown(said) if said else "not executed"))
+        index = ["<h1>Just on Time: report</h1><h2>Notebooks</h2>",
+                 _table(pd.DataFrame(rows, columns=["notebook", "what it says"]), escaped=False) if rows
+                 else "<p>No notebooks.</p>",
+                 "<h2>Figures</h2>", _gallery(sorted(folder.glob("*.png")) if folder.is_dir() else [], new),
+                 "<h2>Provenance</h2>", _table(provenance(cells), head=False)]  # fmt: skip
+        made.write("index.html", "Just on Time: report", "\n".join(index))
+        words = "one row a resolved configuration; the id ends with a hash of all of it"
+        listed = _table(cells) if len(cells) else "<p>No records.</p>"
+        made.write("cells.html", "Recorded cells", f"<h1>Recorded cells</h1><p>{len(cells)}: {words}.</p>{listed}")
         made.finish()
         if out.exists():
             shutil.rmtree(out)
         os.replace(new, out)
     return out / "index.html"
-
-
-def _gallery(pictures: Sequence[Path], out: Path) -> str:
-    if not pictures:
-        return "<p>No figures.</p>"
-    (out / "figures").mkdir()
-    shown = []
-    for path in pictures:
-        shutil.copyfile(path, out / "figures" / path.name)
-        links = [f'<a href="figures/{escape(path.name)}">PNG</a>']
-        if (pdf := path.with_suffix(".pdf")).is_file():
-            shutil.copyfile(pdf, out / "figures" / pdf.name)
-            links.append(f'<a href="figures/{escape(pdf.name)}">PDF</a>')
-        name = escape(path.stem.replace("_", " "))
-        shown.append(
-            f'<figure><a href="figures/{escape(path.name)}"><img src="figures/{escape(path.name)}" alt="{name}" '
-            f'loading="lazy"></a><figcaption>{name} ({", ".join(links)})</figcaption></figure>'
-        )
-    return f'<div class="figures">{"".join(shown)}</div>'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -273,6 +312,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, given in (("notebooks", options.notebooks), ("store", options.records)):
         if "" in (given or ()):
             raise UserError(f"--{name} is empty; name a folder")
-    out = options.out or home() / "results" / "report"
-    print(build(out, options.notebooks, options.records, options.figures))
+    print(build(options.out or home() / "results" / "report", options.notebooks, options.records, options.figures))
     return 0
