@@ -63,6 +63,16 @@ def load_store(folder: str | os.PathLike, only: Iterable[str] | None = None) -> 
     return {cell_id: recorded_live(folder, cell_id, meta) for cell_id, meta in wanted.items()}
 
 
+# One chip with two kinds of memory: in float32 recorded runs came out token by token alike (notebooks/ANALYSIS.md).
+ALIKE = {"NVIDIA H100 80GB HBM3": "NVIDIA H100 or H200", "NVIDIA H200": "NVIDIA H100 or H200"}
+
+
+def machine(meta: Mapping) -> str | None:
+    """The kind of hardware that runs must share to be paired; times are compared by the card's own name."""
+    kind = meta["hardware"].get("kind")
+    return ALIKE.get(kind, kind)
+
+
 def pair(left: Recorded, right: Recorded) -> pd.DataFrame:
     """Two cells side by side, one row a document, columns with the suffixes `_a` and `_b`.
 
@@ -74,7 +84,7 @@ def pair(left: Recorded, right: Recorded) -> pd.DataFrame:
         one, two = left.meta["config"].get(name), right.meta["config"].get(name)
         if one != two:
             raise UserError(f"these cells cannot be paired: {name} is {one!r} in one and {two!r} in the other")
-    one, two = (recorded.meta["hardware"].get("kind") for recorded in (left, right))
+    one, two = machine(left.meta), machine(right.meta)
     if one != two:
         raise UserError(f"these cells cannot be paired: one was decoded on {one!r}, the other on {two!r}")
     ids = [set(recorded.frame["doc_id"]) for recorded in (left, right)]

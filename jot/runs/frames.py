@@ -18,7 +18,7 @@ import pandas as pd
 from jot.errors import UserError
 from jot.models import FAMILIES, home
 from jot.records import metas, on, plain, take
-from jot.records.load import read_columns
+from jot.records.load import machine, read_columns
 from jot.runs import settings
 from jot.tasks import TASKS, read_jsonl, split_file
 
@@ -70,7 +70,7 @@ def _row(cell_id: str, meta: dict) -> dict:
         "cell": cell_id, "model": name, "family": kind, "task": config["task"], "split": config["split"],
         "method": method, "seed": config.get("seed") or 0, "dtype": config["dtype"], "setting": _spell(changed),
         "rest": _spell(rest), **{column: have.get(key) for column, key in SHOWN.items()},
-        "n": meta["totals"]["samples"], "weights": config["fingerprint"], "hardware": meta["hardware"].get("kind"),
+        "n": meta["totals"]["samples"], "weights": config["fingerprint"], "hardware": machine(meta),
     }  # fmt: skip
 
 
