@@ -11,6 +11,7 @@ import pandas as pd
 
 from jot import stats
 from jot.models import home
+from jot.records import TRACE, natural
 
 
 def token_texts(model: str) -> dict[int, str]:
@@ -23,6 +24,13 @@ def token_texts(model: str) -> dict[int, str]:
 
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     return {i: tokenizer.decode([i], skip_special_tokens=False) for i in range(tokenizer.get_vocab_size())}
+
+
+def ordered(rows: pd.DataFrame) -> pd.DataFrame:
+    """Samples in the documents' own order (9 before 10); tokens and traces as arrays (lists in live records)."""
+    rows = rows.sort_values("doc_id", key=lambda ids: ids.map(natural), kind="stable")
+    lists = [name for name in ("generated", *(f"trace_{name}" for name in TRACE)) if name in rows]
+    return rows.assign(**{name: rows[name].map(np.asarray, na_action="ignore") for name in lists})
 
 
 def by_step(values: Iterable[Sequence[float]]) -> pd.DataFrame:
