@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import jot
 from jot.sampler.cache import KVCache, View
 from jot.sampler.kernels import divergence
+from tests.stopping import check_stop
 
 CHECKPOINTS = Path(__file__).parent / "golden" / "checkpoints"
 MODELS = {name: jot.load(CHECKPOINTS / f"tiny-{name}", device="cpu") for name in ("llada", "dream")}
@@ -74,6 +75,26 @@ def test_every_rule_under_every_cache(family, cache, rule):
             assert all(n == 0 for k, n in alone.forwards.items() if k not in ("full", kind))
             if cache:
                 assert alone.forwards["full"] <= 2
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("cache", [None, "prefix", "dual"])
+@pytest.mark.parametrize("rule", RULES, ids=[f"{i}-{rule.name}" for i, rule in enumerate(RULES)])
+def test_every_rule_ends_at_the_end_of_text(family, cache, rule, monkeypatch):
+    """In both loops and in batches whose slots free up early, the text up to its end is that of the whole run."""
+    net, batch = MODELS[family], list(enumerate([[9, 8, 7], [5] * 8, [3, 200, 17, 6, 41], [1, 2]]))
+    shared = dict(length=24, block_length=8, cache=cache, temperature=0.0, trace=True, **clean(family, rule))
+    monkeypatch.setenv("JOT_FAST", "0")
+    full = dict(jot.decode_stream(net, batch, rule, **shared))
+    monkeypatch.setattr(net.config, "eos_token_id", full[0].generated[9])
+    saved = 0
+    for loop, slots in itertools.product("01", (1, 3)):
+        monkeypatch.setenv("JOT_FAST", loop)
+        short = dict(jot.decode_stream(net, batch, rule, slots=slots, stop_at_eos=True, **shared))
+        for key, out in full.items():
+            check_stop(out, short[key], net.mask_id, net.eos_id)
+            saved += out.steps - short[key].steps
+    assert saved > 0 or rule.name == "prophet"
 
 
 @pytest.mark.parametrize(("family", "cache"), list(itertools.product(MODELS, [None, "prefix", "dual"])))
@@ -158,6 +179,8 @@ def test_klass_needs_three_forwards_before_anything_is_ready():
         (dict(constraints={0: 310}), "constraints"), (dict(constraints=((3, 7), (3, 9))), "more than once"),
         (dict(constraints={i: 1 for i in range(16)}), "whole canvas"),
         (dict(suppress_tokens=(-1,)), "suppress_tokens"), (dict(schedule="single", steps=8), "single"),
+        (dict(stop_at_eos="no"), "true or false"), (dict(stop_at_eos=True, stop_early=False), "give one"),
+        (dict(stop_at_eos=True, constraints={0: 5, 1: 300}), "end the text at offset 1"),
     ],
 )  # fmt: skip
 def test_refusals(kwargs, words):

@@ -105,6 +105,54 @@ def test_exits_anywhere_on_the_canvas(family, prompt, tau, combine, temperature,
     assert run(family, prompt, method, **alone).trace.step.tolist() == usual.trace.step.tolist()
 
 
+def literally(net, prompt, length, block, steps, tau, gamma, window, banned, late):
+    """The public rule on LLaDA at temperature 0, as it is described: canvas and forwards, float64 arithmetic."""
+    canvas, forwards = torch.tensor(prompt + [net.mask_id] * length), 0
+    size = len(canvas)
+    apart = (torch.arange(size)[:, None] - torch.arange(size)).abs()
+    kernel = torch.where((apart > 0) & (apart <= window), gamma ** apart.double(), 0.0)
+    full = 2 * sum(gamma**d for d in range(1, window + 1))
+    for start in range(len(prompt), size, block):
+        here = (torch.arange(size) >= start) & (torch.arange(size) < start + block)
+        begun = int((here & (canvas == net.mask_id)).sum())
+        for quota in SCHEDULES["precomputed"](begun, -(-steps // -(-length // block))):
+            masks = canvas == net.mask_id
+            if not masks.any():
+                return canvas.tolist(), forwards
+            with torch.no_grad():
+                logits = net(canvas[None]).logits[0].double()
+            forwards += 1
+            logits[:, [net.mask_id, *banned]] = -torch.inf
+            token = logits.argmax(-1)
+            logits[:, list(late)] = -torch.inf
+            probs = logits.softmax(-1)
+            first, second = logits.topk(2).values.T
+            phi = (kernel @ (~masks).double() / full).clamp(max=1)
+            exits = masks & (first - second >= (tau - (tau - 1) * phi).clamp(min=1).log())
+            sure = probs[torch.arange(size), token]
+            order = sorted((masks & here).nonzero()[:, 0].tolist(), key=lambda i: (-float(sure[i]), i))
+            commit = exits.nonzero()[:, 0].tolist() + order[:quota]
+            canvas[commit] = token[commit]
+    return canvas.tolist(), forwards
+
+
+@quick
+@given(
+    prompts, st.sampled_from([7, 16, 20]), st.sampled_from([4, 6, 16]), st.sampled_from([0.4, 1.0, 2.0]),
+    st.sampled_from([2.0, 10.0, 90.0]), st.sampled_from([(0.5, 8), (0.8, 2)]), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_the_public_rule_as_it_is_described(prompt, length, block, share, tau, kernel, ban, late):
+    net, (gamma, window), steps = MODELS["llada"], kernel, max(1, int(share * length))
+    banned, demoted = (net.eos_id,) if ban else (), (111, 88) if late else ()
+    method = jot.JoT(tau_max=tau, gamma=gamma, window=window, canvas=True, sample=True, skip_demoted=True)
+    out = jot.decode(
+        net, prompt, method, length=length, block_length=block, steps=steps, ragged=True, keep_steps=True,
+        schedule="precomputed", suppress_tokens=banned, begin_suppress_tokens=demoted, head_dtype="float64",
+    )  # fmt: skip
+    want = literally(net, prompt, length, block, steps, tau, gamma, window, banned, demoted)
+    assert (out.tokens, out.steps) == want
+
+
 def test_the_margin_without_the_demoted_tokens():
     """The public rule reads the margin where the tokens that rank last are gone; by default they count."""
     logits = torch.tensor([[9.0, 1.0, 0.5], [0.0, 9.0, 1.0], [0.2, 0.1, 0.0]])

@@ -26,11 +26,13 @@ from jot.sampler import kernels
 from jot.sampler.config import check_rule
 from jot.tasks.text import encode, render
 from tests import tiny
+from tests.stopping import check_stop
 
 GREEDY = {"temperature": 0.0, "ranking": "confidence"}
 DUAL = {"cache": "dual", "block_length": 8}
 KLASS_LLADA = jot.KLASS(conf_threshold=0.7, kl_threshold=0.01, inclusive=False)
 FILLED = tuple((i, 7) for i in (*range(8), *range(16, 24)))  # the first and the last block
+ENDS = {"stop_at_eos": True, "constraints": ((13, 2040), (19, 2040))}  # what else ends these texts is a token in 2048
 PUBLIC = {"block_length": 8, "schedule": "precomputed", "keep_steps": True}
 CASES = [
     ("llada", jot.JoT(tau_max=30), 3, {"block_length": 8}),
@@ -66,6 +68,13 @@ CASES = [
     ("llada", jot.JoT(tau_max=30, canvas=True), 2, {**PUBLIC, "constraints": FILLED}),
     ("llada", jot.JoT(tau_max=30), 2, {"block_length": 8, "keep_steps": True, "steps": 48, "constraints": FILLED[:4]}),
     ("dream", jot.JoT(tau_max=90, canvas=True), 3, {"block_length": 8, "keep_steps": True}),
+    ("llada", jot.JoT(tau_max=30), 2, {"block_length": 8, **ENDS}),
+    ("llada", jot.JoT(tau_max=30, canvas=True), 3, {**PUBLIC, **ENDS}),
+    ("llada", jot.FastDLLM(), 2, {**DUAL, **ENDS, "extra_in_block": True}),
+    ("llada", jot.Prophet(early=1.5, mid=1.0, late=0.5, region="generated"), 2, {"block_length": 8, **ENDS}),
+    ("llada", KLASS_LLADA, 3, {"block_length": 8, **ENDS}),
+    ("dream", jot.JoT(tau_max=90), 3, ENDS),
+    ("dream", jot.FullDecoding(), 2, {**DUAL, **ENDS}),
     ("dream", jot.FullDecoding(), 2, {**DUAL, "stop_early": False}),
     ("dream", jot.FullDecoding(), 2, {**DUAL, "schedule": "dream", "steps": 6}),
     ("dream", jot.JoT(tau_max=90), 3, {}),
@@ -172,6 +181,27 @@ def test_any_run_ends_alike_in_both_loops(models, run):
         assert (other.tokens, other.forwards, other.trace.masked) == (out.tokens, out.forwards, out.trace.masked), taken
         assert rule.name == "klass" or model.mask_id not in out.tokens
         assert out.steps <= 4 * (config.steps + config.length)
+
+
+@given(runs(), st.integers(0, 11))
+@hyp_settings(max_examples=int(os.environ.get("JOT_EXAMPLES", "120")) // 3, deadline=None)
+def test_a_text_that_has_ended_stops_any_run(models, run, at):
+    """Any token of a run may be the end of text: up to it nothing changes, and no step comes after it."""
+    family, rule, _, settings = run
+    model, samples = models[family], prompts(3)
+    settings = {key: value for key, value in settings.items() if key != "stop_early"}
+    for mode in ("0", "1"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JOT_FAST", mode)
+            try:
+                full = dict(jot.decode_stream(model, samples, rule, trace=True, **settings))
+                eos = full["p1"].generated[at % settings["length"]]
+                patch.setattr(model.config, "eos_token_id", eos if eos != model.mask_id else 2040)
+                short = dict(jot.decode_stream(model, samples, rule, trace=True, stop_at_eos=True, **settings))
+            except jot.UserError:
+                reject()
+            for key, out in full.items():
+                check_stop(out, short[key], model.mask_id, model.eos_id)
 
 
 @pytest.mark.parametrize("rule", [jot.JoT(tau_max=90), jot.KLASS(first_kl="skip")], ids=["jot", "klass"])
@@ -450,6 +480,10 @@ TURNS = [
     ("pocket-llada", jot.JoT(canvas=True), {"block_length": 8, "keep_steps": True}),
     ("pocket-llada", jot.FastDLLM(), {"block_length": 8, "keep_steps": True}),
     ("pocket-llada", jot.JoT(canvas=True), {"block_length": 16, "ragged": True}),
+    ("pocket-llada", jot.JoT(), {"block_length": 8, "stop_at_eos": True}),
+    ("pocket-llada", jot.FastDLLM(), {"block_length": 8, "cache": "dual", "extra_in_block": True, "stop_at_eos": True}),
+    ("pocket-llada", jot.JoT(canvas=True), {"block_length": 8, "keep_steps": True, "stop_at_eos": True}),
+    ("pocket-dream", jot.JoT(), {"stop_at_eos": True}),
 ]
 for name, method, settings in TURNS:
     model = jot.load(name, device=DEVICE, dtype="float32")
@@ -460,6 +494,8 @@ for name, method, settings in TURNS:
         step.end.copy_(step.prompt + 24)
         step.canvas.copy_(torch.where(torch.rand(5, 48) < 0.1, model.mask_id, 5))
         step.canvas[1] = 5
+        step.canvas[torch.rand(5, 48) < 0.1] = model.eos_id
+        step.canvas[step.column < step.prompt[:, None]] = 5
         step.block.copy_(torch.randint(0, len(config.blocks), (5,)))
         step.index.copy_(torch.randint(0, 9, (5,)))
         step.begun.copy_(torch.randint(0, len(step.planned), (5,)))

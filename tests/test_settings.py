@@ -1,4 +1,4 @@
-"""Presets: names that stand for a method with settings of its own."""
+"""Presets, names that stand for a method with settings of its own; decoding settings on their way to a record."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 
 import jot
 from jot import tasks
+from jot.records import Cell
 from jot.runs import settings
 from jot.runs.grid import Point
-from jot.runs.harness import evaluate
+from jot.runs.harness import JotLM, evaluate
 from tests import tiny
 
 TASKS = sorted(tasks.TASKS)
@@ -66,3 +67,23 @@ def test_a_preset_is_a_cell_of_its_method(models, tmp_path):
     again = evaluate(models["llada"], "pocket_mmlu", rule, schedule="precomputed", keep_steps=True, **given)
     assert (again.cell, again.decoded) == (named.cell, 0)
     assert evaluate(models["llada"], "pocket_mmlu", "jot", **given).cell != named.cell
+
+
+def test_the_end_of_text_on_its_way_to_a_record(models, tmp_path, monkeypatch):
+    """Same answers in fewer steps, recorded with their traces; a setting that is off leaves the cell's name alone."""
+    model, task = models["dream"], "pocket_gsm8k"
+    given = dict(split="dev", limit=4, store=tmp_path, progress=False, trace=True, length=24)
+    usual = evaluate(model, task, "jot", **given)
+    tokens = [token for row in usual.frame["generated"] for token in row]
+    monkeypatch.setattr(model.config, "eos_token_id", max(set(tokens), key=tokens.count))
+    usual = evaluate(model, task, "jot", **given, seed=1)
+    assert settings.parse("jot", {"stop_at_eos": "true"}) == {"stop_at_eos": True}
+    short = evaluate(model, task, "jot", **given, seed=1, stop_at_eos=True)
+    for name in ("answer", "text", "score", "tokens_non_eos"):
+        assert list(short.frame[name]) == list(usual.frame[name]), name
+    assert (short.frame["steps"] <= usual.frame["steps"]).all() and short.speedup > usual.speedup
+    assert JotLM(model, method="jot", stop_at_eos="true")._settings({})["stop_at_eos"] is True
+    config = usual.recorded.meta["config"]
+    older = {key: value for key, value in config["decode"].items() if key not in ("stop_at_eos", "keep_steps")}
+    rule = {key: value for key, value in config["method"].items() if key not in ("canvas", "skip_demoted")}
+    assert Cell({**config, "decode": older, "method": rule}).id == usual.cell != short.cell

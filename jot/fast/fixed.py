@@ -308,7 +308,8 @@ class FixedStep:
 
     def turn(self, pick, inside, edges, block, index, steps, active, whole: bool) -> None:
         """Move the slots to a block with work left, as ``_Loop.advance`` does."""
-        masks = (self.canvas[pick, : inside.shape[1]] == self.model.mask_id) & inside
+        canvas, column = self.canvas[pick, : inside.shape[1]], self.column[: inside.shape[1]]
+        masks = (canvas == self.model.mask_id) & inside
         left = F.pad(masks.cumsum(1), (1, 0))
         counts = left.gather(1, edges[:, 1:]) - left.gather(1, edges[:, :-1])
         blocks = len(self.masks)
@@ -322,6 +323,10 @@ class FixedStep:
         if self.config.extra_in_block and self.cache is not None:
             open_ = open_ | (same & (index == 1)[:, None])
         new = torch.where(open_, each, blocks).amin(1)
+        if self.config.stop_at_eos:
+            eos = (canvas == self.model.eos_id) & inside & (column >= edges[:, :1])
+            first, hole = (torch.where(found, column, len(column)).amin(1) for found in (eos, masks))
+            new = torch.where(first < hole, blocks, new)
         here = asked = counts.gather(1, new.clamp(max=blocks - 1)[:, None])[:, 0]
         if self.method.scope == "canvas":
             extra = self.method.extra_rows(masks, edges[:, 0], edges[:, -1])

@@ -342,4 +342,5 @@ class FastLoop:
         trace = self.fixed.trace and self.fixed.trace.read(s, sample.prompt, end, sample.steps)
         forwards = dict.fromkeys(KINDS.values(), 0) | {KINDS[self.config.cache]: sample.steps - sample.opened}
         forwards["full"] = sample.opened
-        return Output(tokens, tokens[sample.prompt :], sample.steps, forwards, sample.seconds, trace, "fast")
+        rest = sample.steps, forwards, sample.seconds, trace, "fast"
+        return Output.of(self.model, self.config, tokens, sample.prompt, *rest)

@@ -38,8 +38,8 @@ def fused_turn(fixed: FixedStep, pick: Tensor, active: Tensor, whole: bool) -> N
     with torch.cuda.device_of(pick):
         _turn_kernel[(len(pick),)](
             fixed.canvas, fixed.counters, fixed.prompt, pick, active.view(torch.uint8), fixed.edges, fixed.planned,
-            fixed.canvas.stride(0), every, fixed.model.mask_id, len(fixed.masks), WHOLE=whole,
-            UNPLANNED=bool(fixed.unplanned), EARLY=config.stop_early, KEEP=config.keep_steps,
+            fixed.canvas.stride(0), every, fixed.model.mask_id, fixed.model.eos_id, len(fixed.masks), WHOLE=whole,
+            UNPLANNED=bool(fixed.unplanned), EARLY=config.stop_early, KEEP=config.keep_steps, STOP=config.stop_at_eos,
             EXTRA=config.extra_in_block and cached, WIDE=fixed.method.scope == "canvas", CACHED=cached,
             BLOCK=triton.next_power_of_2(longest), num_warps=1,
         )  # fmt: skip
@@ -108,9 +108,9 @@ if triton is not None:
 
     @triton.jit
     def _turn_kernel(
-        canvas, counters, prompt, pick, active, edges, planned, stride, every, mask_id, blocks, WHOLE: tl.constexpr,
-        UNPLANNED: tl.constexpr, EARLY: tl.constexpr, KEEP: tl.constexpr, EXTRA: tl.constexpr, WIDE: tl.constexpr,
-        CACHED: tl.constexpr, BLOCK: tl.constexpr,
+        canvas, counters, prompt, pick, active, edges, planned, stride, every, mask_id, eos_id, blocks,
+        WHOLE: tl.constexpr, UNPLANNED: tl.constexpr, EARLY: tl.constexpr, KEEP: tl.constexpr, STOP: tl.constexpr,
+        EXTRA: tl.constexpr, WIDE: tl.constexpr, CACHED: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         if tl.load(active + tl.program_id(0)) != 0:
             slot = tl.load(pick + tl.program_id(0))
@@ -120,6 +120,7 @@ if triton is not None:
             first = canvas + slot * stride + tl.load(prompt + slot)
             lane = tl.arange(0, BLOCK)
             total, asked, new = block * 0, block * 0, block * 0 + blocks
+            eos, hole = block * 0 + 2147483647, block * 0 + 2147483647
             for each in range(0, blocks):
                 start, stop = tl.load(edges + each), tl.load(edges + each + 1)
                 token = tl.load(first + start + lane, mask=start + lane < stop, other=-1)
@@ -134,8 +135,13 @@ if triton is not None:
                 asked = tl.where(chosen, masks, asked)
                 new = tl.where(chosen, each, new)
                 total += masks
+                if STOP:
+                    eos = tl.minimum(eos, tl.min(tl.where(token == eos_id, start + lane, 2147483647), axis=0))
+                    hole = tl.minimum(hole, tl.min(tl.where(token == mask_id, start + lane, 2147483647), axis=0))
             if KEEP:  # every block's plan goes on as long as there are masks anywhere
                 new = tl.where(total > 0, new, blocks)
+            if STOP:  # the text has ended where no mask is left before its first end
+                new = tl.where(eos < hole, blocks, new)
             asked = tl.where(new == blocks, 0, asked)
             tl.store(mine + 6 * every, tl.where(new == block, begun, asked))
             if WIDE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -39,6 +40,8 @@ class DecodeConfig:
         stop_early: end when no mask is left; False runs every step of the schedule, as the public loops do.
         keep_steps: a block takes all the steps that were planned from its masks when it began, also once it is full,
             as long as the canvas has masks; exits elsewhere go on in them (``JoT.canvas``).
+        stop_at_eos: end a sample once the first end-of-text token of its generated part has no mask before it; the
+            masks behind it then count as end of text, and no step has committed them (see ``jot.sampler.output``).
         ragged: allow a shorter last block and round the steps of a block up (dllm).
         cache: None, "prefix" or "dual" (see ``jot.sampler.cache``).
         extra_in_block: under a cache, run one forward within a block even where its full forward completed it, as
@@ -64,6 +67,7 @@ class DecodeConfig:
     begin_suppress_tokens: tuple[int, ...] = ()
     stop_early: bool = True
     keep_steps: bool = False
+    stop_at_eos: bool = False
     ragged: bool = False
     head_dtype: str = "float32"
     seed: int = 0
@@ -115,7 +119,7 @@ class DecodeConfig:
             value, low = getattr(self, name), 0 if name in ("seed", "top_k") else 1
             if value is not None or name in ("length", "steps"):
                 whole("", name, value, low, high=1 << 63 if name == "seed" else MOST)
-        for name in ("stop_early", "keep_steps", "ragged", "extra_in_block"):
+        for name in ("stop_early", "keep_steps", "stop_at_eos", "ragged", "extra_in_block"):
             flag("decoding", name, getattr(self, name))
         for name, low, high in (("temperature", 0, 1e6), ("guidance", 0, 1e6), ("eps", 1e-9, 1 - 1e-9)):
             number("decoding", name, getattr(self, name), low, high)
@@ -134,6 +138,8 @@ class DecodeConfig:
             raise UserError(f"cache={self.cache!r} must be none, {' or '.join(MODES)}")
         if self.keep_steps and not self.stop_early:
             raise UserError("keep_steps ends once the canvas is full and stop_early=False never does; give one of them")
+        if self.stop_at_eos and not self.stop_early:
+            raise UserError("stop_at_eos ends before the canvas is full and stop_early=False never does; give one")
         if self.keep_steps and self.cache:
             raise UserError("keep_steps is for exits outside the block, which no cached block sees; use cache=None")
         if self.cache and self.guidance > 0:
@@ -183,9 +189,12 @@ def _ids(name: str, given) -> tuple[int, ...]:
 
 def check_tokens(model: DiffusionModel, config: DecodeConfig) -> None:
     """Refuse banned or prescribed token ids that the model does not have."""
-    entries = model.head.shape[0]
+    entries, fixed = model.head.shape[0], dict(config.constraints)
     if len({model.mask_id, *config.suppress_tokens}) >= entries:
         raise UserError("suppress_tokens bans every token; leave at least one")
+    first = next(offset for offset in itertools.count() if fixed.get(offset) in (None, model.eos_id))
+    if config.stop_at_eos and first in fixed:
+        raise UserError(f"constraints end the text at offset {first}, where stop_at_eos leaves nothing to decode")
     named = {"suppress_tokens": config.suppress_tokens, "begin_suppress_tokens": config.begin_suppress_tokens}
     for name, ids in {**named, "constraints": [token for _, token in config.constraints]}.items():
         if wrong := [i for i in ids if not 0 <= i < entries or (name == "constraints" and i == model.mask_id)]:

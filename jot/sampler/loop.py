@@ -17,7 +17,7 @@ from torch import Tensor
 
 from jot.errors import UserError
 from jot.sampler.cache import KVCache, View
-from jot.sampler.output import EXITED, KINDS, SCHEDULED, Output, Trace
+from jot.sampler.output import EXITED, KINDS, SCHEDULED, Output, Trace, ended
 from jot.sampler.proposals import PROPOSALS, committed, sample_key, scheduled
 from jot.sampler.schedules import SCHEDULES, entry
 from jot.sampler.step import Step
@@ -89,12 +89,16 @@ class Loop:
         self.keys[s] = sample_key(self.config.seed, key)
         self.slots[s] = _Slot(key, len(prompt), Trace.empty(self.config.length) if self.want_trace else None)
 
-    def advance(self, s: int, masked: np.ndarray) -> bool:
-        """Move slot ``s`` to a block with work left; False when the sample is done. ``masked``: its canvas row."""
+    def advance(self, s: int, row: np.ndarray) -> bool:
+        """Move slot ``s`` to a block with work left; False when the sample is done. ``row``: its canvas."""
         slot, config = self.slots[s], self.config
-        kept = config.keep_steps and masked[slot.prompt : slot.prompt + config.length].any()
+        generated = row[slot.prompt : slot.prompt + config.length]
+        if config.stop_at_eos and ended(generated, self.model.mask_id, self.model.eos_id):
+            return False
+        masked = generated == self.model.mask_id
+        kept = config.keep_steps and masked.any()
         while slot.block < len(config.blocks):
-            start, end = (slot.prompt + edge for edge in config.blocks[slot.block])
+            start, end = config.blocks[slot.block]
             masks = int(masked[start:end].sum())
             if slot.plan is None:
                 slot.plan = SCHEDULES[config.schedule](masks, config.block_steps, config.eps)
@@ -113,7 +117,8 @@ class Loop:
     def finish(self, s: int) -> tuple[int | str, Output]:
         slot, self.slots[s] = self.slots[s], None
         tokens = self.canvas[s, : slot.prompt + self.config.length].tolist()
-        return slot.key, Output(tokens, tokens[slot.prompt :], slot.steps, slot.forwards, slot.seconds, slot.trace)
+        rest = slot.steps, slot.forwards, slot.seconds, slot.trace
+        return slot.key, Output.of(self.model, self.config, tokens, slot.prompt, *rest)
 
     def run(self, queue: Iterator[tuple[int | str, list[int]]]) -> Iterator[tuple[int | str, Output]]:
         waiting = True
@@ -125,8 +130,8 @@ class Loop:
             live = [s for s, slot in enumerate(self.slots) if slot is not None]
             if not live:
                 return
-            masked = (self.canvas == self.model.mask_id).cpu().numpy()
-            done = [s for s in live if not self.advance(s, masked[s])]
+            rows = self.canvas.cpu().numpy()
+            done = [s for s in live if not self.advance(s, rows[s])]
             for s in done:
                 yield self.finish(s)
             if not done:  # under a cache, the slots that open a block and those within one go apart

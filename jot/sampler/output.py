@@ -10,12 +10,18 @@ SCHEDULED, EXITED = 1, 2  # bits of Trace.rule
 KINDS = {None: "full", "prefix": "suffix", "dual": "block"}  # forwards by the part of the canvas they run on
 
 
+def ended(generated: np.ndarray, mask_id: int, eos_id: int) -> bool:
+    """Whether a generated part ``[L]`` holds an end of text with no mask before it."""
+    return bool(generated[((generated == mask_id) | (generated == eos_id)).argmax()] == eos_id)
+
+
 @dataclass
 class Trace:
     """How one canvas was filled; arrays over the L generated positions and over the forwards.
 
     Attributes:
-        step: forward after which each position was committed, from 0; ``[L]``.
+        step: forward after which each position was committed, from 0; -1 where none did, what ``constraints`` wrote and
+            the masks behind the end of text of ``stop_at_eos``, which have rule 0 and no margin; ``[L]``.
         rule: bit 1 = chosen by the schedule, bit 2 = exited; ``[L]``.
         margin: top-2 logit margin at the commit, in nats; ``[L]``.
         threshold: margin that the exit rule asked for then, nan where it had none; ``[L]``.
@@ -57,3 +63,13 @@ class Output:
     seconds: float
     trace: Trace | None = None
     loop: str = "plain"
+
+    @classmethod
+    def of(cls, model, config, tokens: list[int], prompt: int, *rest) -> Output:
+        """From a canvas, the length of its prompt and the fields from ``steps`` on; behind a text that has ended, end
+        of text stands for the masks.
+        """
+        generated = tokens[prompt:]
+        if config.stop_at_eos and ended(np.array(generated), model.mask_id, model.eos_id):
+            generated = [model.eos_id if token == model.mask_id else token for token in generated]
+        return cls(tokens[:prompt] + generated, generated, *rest)
