@@ -1,9 +1,10 @@
-"""The ablation tables on made-up records: every number by a second path, the plan's criteria in both directions."""
+"""The ablation notebook on made-up records: its numbers by a second path, what is missing, the plan's criteria."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from pathlib import Path
 
+import cells
 import fake_records
 import numpy as np
 import pandas as pd
@@ -11,31 +12,161 @@ import pytest
 from scipy import stats as st
 
 from jot import stats
-from jot.analysis import ablation_frames as frames
-from jot.analysis import ablations, ablations_figures, cells, published
-from jot.analysis import ablations_view as view
-from jot.analysis.ablations import ABLATIONS, FULL, PHENOMENA, bare, point, shaped
+from jot.paper import criteria
+from jot.runs import frames, grid
 from jot.runs.grid import Point
 
-N = 200
-GSM8K, HUMANEVAL = ablations.LONG
-DREAM, LLADA = cells.MODELS
+NOTEBOOK = "02_ablations"
+GSM8K, DREAM, LLADA = criteria.GSM8K, criteria.DREAM, criteria.LLADA
+N = 60
+GRID = grid.read(Path(__file__).resolve().parents[1] / "notebooks" / "grids" / "ablations.yaml")
+FULL = {"method": "full"}
 ABOVE = 0.2  # share of right answers by which the made-up settings differ
 
 
-def flat(task: str, right: float, steps: float, n: int = N) -> pd.DataFrame:
+def store(folder: Path, made: dict[Point, pd.DataFrame]) -> Path:
+    """A live store with these cells."""
+    return fake_records.write(folder, dict(fake_records.recorded(point, rows) for point, rows in made.items()))
+
+
+def page(gave: dict[str, list]) -> str:
+    return "\n".join(repr(shown) for all_shown in gave.values() for shown in all_shown)
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory) -> tuple[dict, dict, dict]:
+    """Dream's gsm8k cells of the grid with correlated noise: what they hold, and the notebook's run on them."""
+    rng, made = np.random.default_rng(3), {}
+    for point in GRID:
+        if (point.model, point.task) == (DREAM, GSM8K):
+            made[point] = fake_records.rows(GSM8K, "test", rng, N, rng.uniform(0.5, 0.8), rng.uniform(5, 40))
+    folder = tmp_path_factory.mktemp("noisy")
+    place = store(folder / "store", made)
+    space, gave = cells.run(NOTEBOOK, store=str(place), models=[DREAM], tasks=[GSM8K], out=str(folder / "figures"))
+    return made, space, gave
+
+
+def columns(made: dict, **wanted: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, configured and actual steps of the cell with these settings, in the order of the documents' names."""
+    default = {"tau_max": 90, "gamma": 0.5, "window": 8, "tau_min": 1}
+    method = wanted.pop("method", "jot")
+    for point, rows in reversed(made.items()):  # a cell that the grid has twice holds what came last
+        have = default | point.params
+        if point.method == method and (method == "full" or {**default, **wanted} == have) and "head_dtype" not in have:
+            rows = rows.sort_values("doc_id")
+            return tuple(rows[name].to_numpy(dtype=float) for name in ("score", "configured_steps", "steps"))
+    raise LookupError(wanted)
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "at", "against", "below"),
+    [
+        ("threshold", "τ = 60", {"tau_max": 60, "spatial": False}, FULL, {"tau_max": 30, "spatial": False}),
+        ("spatial", "γ = 0.9, D = 16", {"gamma": 0.9, "window": 16}, {"spatial": False}, {"spatial": False}),
+        ("sweep", "τ = 60, γ = 0.7, D = 8", {"tau_max": 60, "gamma": 0.7}, {}, {}),
+        ("sweep", "Full decoding", FULL, {}, None),
+        ("tau_min", "γ = 0.9, D = 8, τmin = 30", {"gamma": 0.9, "tau_min": 30}, {"gamma": 0.9}, {"gamma": 0.9}),
+    ],
+)  # fmt: skip
+def test_rows_by_a_second_path(noisy, table, row, at, against, below):
+    made, space, _ = noisy
+    line = space[table].set_index("row").loc[row]
+    one, other = columns(made, **at), columns(made, **against)
+    wilson = st.binomtest(int(one[0].sum()), N).proportion_ci(method="wilson")
+    assert line["score"] == pytest.approx(100 * one[0].mean()) and line["n"] == N
+    assert [line["score_low"], line["score_high"]] == pytest.approx([100 * wilson.low, 100 * wilson.high])
+    b, c = int((one[0] > other[0]).sum()), int((one[0] < other[0]).sum())
+    assert line["difference"] == pytest.approx(100 * (b - c) / N)
+    assert [line["difference_low"], line["difference_high"]] == pytest.approx([100 * x for x in stats.tango(b, c, N)])
+    drawn = np.concatenate(list(stats.bootstrap_indices(N)))
+    draws = one[1][drawn].sum(1) / one[2][drawn].sum(1)
+    assert [line["speedup_low"], line["speedup_high"]] == pytest.approx(np.quantile(draws, [0.025, 0.975]))
+    if below is None:
+        assert np.isnan(line["ratio"])
+        return
+    slow = columns(made, **below)
+    ratio = draws / (slow[1][drawn].sum(1) / slow[2][drawn].sum(1))
+    assert line["ratio"] == pytest.approx(one[1].sum() / one[2].sum() / (slow[1].sum() / slow[2].sum()))
+    assert [line["ratio_low"], line["ratio_high"]] == pytest.approx(np.quantile(ratio, [0.025, 0.975]))
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "difference", "ratio"),
+    [
+        ("threshold", "τ = 10", 61.9 - 81.1, None),
+        ("spatial", "γ = 0.9, D = 8", 77.3 - 78.8, 5.75 / 5.30),
+        ("sweep", "Full decoding", 81.1 - 78.8, None),
+        ("sweep", "τ = 60, γ = 0.5, D = 8", 76.7 - 78.8, None),
+        ("tau_min", "γ = 0.5, D = 8, τmin = 30", 77.3 - 80.0, 5.30 / 5.49),
+    ],
+)
+def test_the_papers_rows(noisy, table, row, difference, ratio):
+    line = noisy[1][table].set_index("row").loc[row]
+    assert line["paper_difference"] == pytest.approx(difference)
+    if ratio:
+        assert line["paper_ratio"] == pytest.approx(ratio)
+
+
+def test_references_have_no_reference(noisy):
+    for table, own in (("threshold", 1), ("spatial", 1), ("sweep", 1), ("tau_min", 7)):
+        frame = noisy[1][table]
+        alone = frame["row"] == frame["against"]
+        assert alone.sum() == own and (frame["difference"].isna() == alone).all()
+        assert (frame["paper_difference"].isna() == alone).all() and frame["paper_score"].notna().all()
+
+
+def test_steps_of_both_orders(noisy):
+    made, space, _ = noisy
+    line = space["exits"].iloc[0]
+    union, after = columns(made), columns(made, combine="after_exit")
+    gap = after[2] - union[2]
+    drawn = np.concatenate(list(stats.bootstrap_indices(N)))
+    assert line["difference"] == pytest.approx(100 * (after[0] - union[0]).mean())
+    assert line["steps"] == pytest.approx(gap.mean())
+    assert [line["steps_low"], line["steps_high"]] == pytest.approx(np.quantile(gap[drawn].mean(1), [0.025, 0.975]))
+
+
+def test_a_page_without_traces_and_other_tasks(noisy):
+    """Every figure of what is there; what is not recorded is said in its place."""
+    _, space, gave = noisy
+    text = page(gave)
+    assert "none of the models and tasks shown belongs" in text  # LLaDA's table
+    assert "not recorded" in repr(gave["left-to-right-table"]) and "not shown" in repr(gave["criteria"])
+    names = {path.stem for path in Path(space["p"].out).iterdir()}
+    assert names == {"ablation_threshold", "ablation_spatial", "ablation_sweep", "ablation_tau_min", "ablation_exits"}
+    checks = gave["checks-table"][-1].frame
+    held = dict(zip(checks["Statement"], checks[""], strict=True))
+    assert held.pop("Every cell has the planned number of documents") != "holds"  # made-up records are few
+    assert held.pop("Full decoding takes every configured step") != "holds"  # nor is this, in noise
+    assert set(held.values()) == {"holds"}
+
+
+def test_a_partial_store(tmp_path):
+    wanted = [Point.of(DREAM, GSM8K, "full"), Point.of(DREAM, GSM8K, "jot", tau_max=10, spatial=False)]
+    rng = np.random.default_rng(0)
+    place = store(tmp_path / "store", {p: fake_records.rows(GSM8K, "test", rng, 9, 0.7, 9) for p in wanted})
+    space, gave = cells.run(NOTEBOOK, store=str(place), models=[DREAM], tasks=[GSM8K], out=str(tmp_path / "figures"))
+    mine = space["threshold"].query("task == @GSM8K", local_dict={"GSM8K": GSM8K}).set_index("row")
+    assert mine["n"].tolist() == [9, 9, 0, 0, 0, 0, 0] and mine["difference"].notna().sum() == 1
+    assert (space["spatial"]["n"] == 0).all() and "not recorded" in page(gave)
+    assert "does not hold" in repr(gave["checks-table"]) and (space["judged"]["status"] == "not shown").all()
+
+
+# --- the plan's criteria ------------------------------------------------------------------------------------
+
+
+def flat(task: str, right: float, steps: float, n: int = 400) -> pd.DataFrame:
     """Nested scores (a better setting is right wherever a worse one is) and constant steps."""
-    made = fake_records.rows(task, "test", np.random.default_rng(0), n, 0.5, 10)
     length = fake_records.LENGTH[task]
+    made = pd.DataFrame({"doc_id": [f"{task}/test/{i}" for i in range(n)], "configured_steps": length})
     return made.assign(score=(np.arange(n) < round(right * n)).astype(float), steps=min(length, max(1, steps)))
 
 
-def made(kind: str = "claimed") -> dict:
+def extreme(kind: str) -> criteria.Evidence:
     """All cells of the ablations: as the paper claims, or against each claim."""
-    sign = 1 if kind == "claimed" else -1
-    out = {}
-    for p in ablations.points(cells.MODELS, cells.TASKS):
-        s, long = p.params, p.task in ablations.LONG
+    sign, rows, found = 1 if kind == "claimed" else -1, [], {}
+    for p in GRID:
+        s, long = p.params, p.task in criteria.LONG
         tau, right, steps = s.get("tau_max", 90), 0.6, 60.0
         if p.method == "full":
             steps = 128
@@ -44,248 +175,106 @@ def made(kind: str = "claimed") -> dict:
             steps = 60 + sign * tau / 10
         elif s.get("combine") == "after_exit":
             right -= 0 if kind == "claimed" else ABOVE
-        elif s.get("head_dtype") is None and s.get("gamma") is not None:
-            steps = 50 if kind == "claimed" else 100
+        elif "head_dtype" not in s:
+            steps, shape = 50 if kind == "claimed" else 100, (s.get("gamma", 0.5), s.get("window", 8))
             if kind == "claimed":
-                right -= ABOVE if (s["gamma"], s["window"]) == (0.9, 8) else 0
+                right -= ABOVE if shape == (0.9, 8) else 0
             else:
                 right += 0 if tau == 90 and s.get("tau_min", 1) == 1 else ABOVE * (1 if s.get("tau_min") else -1)
-                right -= 2 * ABOVE if (s["gamma"], s["window"]) == (0.5, 8) and tau == 60 else 0
-        out |= dict(
-            [fake_records.recorded(p, flat(p.task, max(0, right), steps if long else 128 if p.method == "full" else 2))]
-        )
-    return out
+                right -= 2 * ABOVE if shape == (0.5, 8) and tau == 60 else 0
+        made = flat(p.task, max(0, right), steps if long else 128 if p.method == "full" else 2)
+        name, recorded = fake_records.recorded(p, made)
+        found[name] = frames._row(name, recorded.meta)
+        rows.append(made.assign(cell=name))
+    at = criteria.Evidence()
+    at.runs = pd.DataFrame(found.values())
+    return at.hold(pd.concat(rows).drop_duplicates(["cell", "doc_id"], keep="last"))
+
+
+IDS = [
+    "threshold-speed", "threshold-harm", "threshold-high", "spatial-speed", "spatial-wide", "spatial-wide-direct",
+    "spatial-default", "spatial-matched-speed", "sweep-robust", "tau-min", "after-exit",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "word"), [("claimed", "seen"), ("reversed", "not seen")])
+def test_criteria_in_both_directions(kind, word):
+    judged = criteria.judge(extreme(kind), IDS).set_index("id")
+    assert judged["status"].to_dict() == dict.fromkeys(IDS, word), judged["detail"].to_dict()
+
+
+# --- tokens and traces --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def claimed() -> dict:
-    return made()
-
-
-@pytest.fixture(scope="module")
-def noisy() -> dict:
-    """Dream's gsm8k cells with correlated noise in scores and steps."""
-    rng, out = np.random.default_rng(3), {}
-    for p in ablations.points([DREAM], [GSM8K]):
-        rows = fake_records.rows(GSM8K, "test", rng, N, rng.uniform(0.5, 0.8), rng.uniform(5, 40))
-        out |= dict([fake_records.recorded(p, rows)])
-    return out
-
-
-def scores(records: dict, p: Point) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    f = cells.lookup(records, p).recorded.frame.sort_values("doc_id")
-    return tuple(f[k].to_numpy(dtype=float) for k in ("score", "configured_steps", "steps"))
-
-
-def indices(n: int) -> np.ndarray:
-    """The resamples, as plain indices."""
-    drawn = np.random.default_rng(0)
-    return np.concatenate([drawn.integers(n, size=(256, n)) for _ in range(39)] + [drawn.integers(n, size=(16, n))])
-
-
-# --- tables -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "at", "against", "below"),
-    [
-        ("threshold", bare(60), FULL, bare(30)),
-        ("spatial", shaped(90, 0.9, 16), bare(90), bare(90)),
-        ("sweep", shaped(60, 0.7, 8), shaped(90), shaped(90)),
-        ("sweep", FULL, shaped(90), None),
-        ("tau_min", shaped(90, 0.9, 8, tau_min=30), shaped(90, 0.9, 8), shaped(90, 0.9, 8)),
-    ],
-)
-def test_rows_by_a_second_path(noisy, name, at, against, below):
-    frame = frames.frame(noisy, ABLATIONS[name], [DREAM], [GSM8K])
-    row = frame[frame["row"] == ABLATIONS[name].settings.index(at)].iloc[0]
-    one, other = (scores(noisy, point(DREAM, GSM8K, s)) for s in (at, against))
-    assert row["n"] == N and row["score"] == pytest.approx(100 * one[0].mean())
-    wilson = st.binomtest(int(one[0].sum()), N).proportion_ci(method="wilson")
-    assert [row["score_low"], row["score_high"]] == pytest.approx([100 * wilson.low, 100 * wilson.high])
-    assert row["difference"] == pytest.approx(100 * (one[0] - other[0]).mean())
-    b, c = int((one[0] > other[0]).sum()), int((one[0] < other[0]).sum())
-    assert [row["difference_low"], row["difference_high"]] == pytest.approx([100 * x for x in stats.tango(b, c, N)])
-    drawn = indices(N)
-    draws = one[1][drawn].sum(1) / one[2][drawn].sum(1)
-    assert [row["speedup_low"], row["speedup_high"]] == pytest.approx(np.quantile(draws, [0.025, 0.975]))
-    if below is None:
-        assert np.isnan(row["ratio"]) and not row["divided"]
-        return
-    slow = scores(noisy, point(DREAM, GSM8K, below))
-    ratio = draws / (slow[1][drawn].sum(1) / slow[2][drawn].sum(1))
-    assert row["ratio"] == pytest.approx(one[1].sum() / one[2].sum() / (slow[1].sum() / slow[2].sum()))
-    assert [row["ratio_low"], row["ratio_high"]] == pytest.approx(np.quantile(ratio, [0.025, 0.975]))
-
-
-def test_references_have_no_reference(noisy):
-    for name, own in (("threshold", FULL), ("spatial", bare(90)), ("sweep", shaped(90)), ("tau_min", None)):
-        frame = frames.frame(noisy, ABLATIONS[name], [DREAM], [GSM8K])
-        alone = [i for i, s in enumerate(ABLATIONS[name].settings)
-                 if (s.get("tau_min") == 1 if own is None else s == own)]  # fmt: skip
-        assert list(frame[~frame["compared"]]["row"]) == alone
-        assert (
-            frame[~frame["compared"]]["difference"].isna().all()
-            and frame[frame["compared"]]["difference"].notna().all()
-        )
-
-
-@pytest.mark.parametrize(
-    ("name", "task", "at", "difference", "ratio"),
-    [
-        ("threshold", "gsm8k", bare(10), 61.9 - 81.1, None),
-        ("threshold", "humaneval", bare(30), 54.3 - 59.1, 28.12 / 42.60),
-        ("spatial", "gsm8k", shaped(90, 0.9, 8), 77.3 - 78.8, 5.75 / 5.30),
-        ("sweep", "mmlu", shaped(60, 0.7, 8), 0.0, 1.75 / 1.57),
-        ("sweep", "gsm8k", FULL, 81.1 - 78.8, None),
-        ("tau_min", "gsm8k", shaped(90, 0.5, 8, tau_min=30), 77.3 - 80.0, 5.30 / 5.49),
-        ("llada", "gsm8k", shaped(90), 79.8 - 74.5, 2.45 / 2.69),
-    ],
-)
-def test_the_papers_rows(name, task, at, difference, ratio):
-    ablation = ABLATIONS[name]
-    frame = frames.published_frame(ablation, published.load(ablation.label))
-    assert len(frame) == len(ablation.settings) * len(ablation.tasks)
-    row = frame[(frame["task"] == task) & (frame["row"] == ablation.settings.index(at))].iloc[0]
-    assert row["difference"] == pytest.approx(difference)
-    assert np.isnan(row["ratio"]) if ratio is None else row["ratio"] == pytest.approx(ratio)
-
-
-def test_missing_cells_are_shown_as_such(noisy):
-    ablation = ABLATIONS["spatial"]
-    gone = cells.lookup(noisy, point(DREAM, GSM8K, bare(90))).id
-    frame = frames.frame({k: v for k, v in noisy.items() if k != gone}, ablation, cells.MODELS, cells.TASKS)
-    assert set(frame["model"]) == {DREAM} and set(frame["task"]) == set(cells.TASKS)
-    mine = frame[frame["task"] == GSM8K].set_index("row")
-    assert mine.loc[0, "n"] == 0 and mine.loc[1, "n"] == N and np.isnan(mine.loc[1, "difference"])
-    paper = view.paper_of("spatial")
-    tables = view.grids(ablation, frame, paper)
-    assert len(tables) == 2 and "not recorded" in repr(tables[0]) and "pocket_gsm8k" in tables[1]._repr_html_()
-    assert tables[0].frame[GSM8K, "Δ, points"].tolist() == [""] + ["not recorded"] * 7
-    assert ablations_figures.figure(ablation, frame, paper).axes
-    assert "does not hold" in repr(view.checks({"spatial": frame}, {"spatial": paper}))
-
-
-def test_nothing_of_a_family(noisy):
-    frame = frames.frame(noisy, ABLATIONS["llada"], [DREAM], cells.TASKS)
-    assert frame.empty and "none of the models" in repr(view.grids(ABLATIONS["llada"], frame, view.paper_of("llada")))
-    empty = frames.frame({}, ABLATIONS["threshold"], [DREAM], [GSM8K])
-    assert (empty["n"] == 0).all() and "not recorded" in repr(
-        view.grids(ABLATIONS["threshold"], empty, empty.iloc[:0])[0]
-    )
-    assert ablations_figures.draw({"threshold": empty}, {}, empty.iloc[:0], empty.iloc[:0]) == {}
-
-
-def test_one_document_without_discordance():
-    both = dict([fake_records.recorded(point(DREAM, GSM8K, s), flat(GSM8K, 1, 9, n=1)) for s in (FULL, bare(10))])
-    row = frames.frame(both, ABLATIONS["threshold"], [DREAM], [GSM8K]).set_index("row").loc[1]
-    assert (row["n"], row["score"], row["difference"]) == (1, 100, 0)
-    assert row["difference_low"] < 0 < row["difference_high"]
-    assert row["speedup_low"] == row["speedup"] == row["speedup_high"] == pytest.approx(128 / 9)
-
-
-# --- the plan's criteria ------------------------------------------------------------------------------------
-
-
-def test_criteria_as_claimed(claimed):
-    found = {name: check(claimed) for name, check in PHENOMENA.items()}
-    assert set(found) == set(view.CLAIMS)
-    expected = dict.fromkeys(found, "seen")
-    assert {name: status for name, (status, _) in found.items()} == expected, found
-    assert "9 of 9" in repr(view.verdict(claimed)) and "5 M parameters" in repr(view.verdict(claimed))
-
-
-def test_criteria_against_the_claims():
-    reverse = made("reversed")
-    found = {name: check(reverse) for name, check in PHENOMENA.items()}
-    assert {name: status for name, (status, _) in found.items()} == dict.fromkeys(found, "not seen"), found
-
-
-def test_criteria_without_their_cells(claimed):
-    some = dict(list(claimed.items())[:3])
-    assert {check(some)[0] for check in PHENOMENA.values()} == {"not shown"}
-    assert "not recorded" in PHENOMENA["tau-min"](some)[1]
-
-
-# --- order of exits, precision, left to right ---------------------------------------------------------------
-
-
-def test_after_exit_steps(noisy):
-    row = frames.after_exit(noisy, [DREAM], [GSM8K]).iloc[0]
-    or_, after = (scores(noisy, Point.of(DREAM, GSM8K, "jot", combine=c)) for c in ("or", "after_exit"))
-    gap = after[2] - or_[2]
-    assert row["difference"] == pytest.approx(100 * (after[0] - or_[0]).mean())
-    assert row["steps"] == pytest.approx(gap.mean())
-    assert [row["steps_low"], row["steps_high"]] == pytest.approx(np.quantile(gap[indices(N)].mean(1), [0.025, 0.975]))
-    missing = frames.after_exit({}, [DREAM], [GSM8K])
-    assert missing.iloc[0]["n"] == 0 and "not recorded" in repr(view.after_exit(missing))
-
-
-def test_precision_counts_tokens():
-    rows = flat(GSM8K, 0.5, 9).assign(tokens_non_eos=2, generated=[np.array([1, 2, 0])] * N)
-    other = rows.assign(generated=[np.array([1, 3 if i < 30 else 2, i >= 100]) for i in range(N)])
-    pair = [Point.of(DREAM, GSM8K, "full", head_dtype=h) for h in ablations.HEADS]
-    both = dict([fake_records.recorded(pair[0], rows), fake_records.recorded(pair[1], other)])
-    row = frames.precision(both, [DREAM], [GSM8K]).set_index("method").loc["full"]
-    wilson = st.binomtest(70, N).proportion_ci(method="wilson")
-    assert [row["same"], row["same_low"], row["same_high"]] == pytest.approx([35, 100 * wilson.low, 100 * wilson.high])
-    assert row["positions"] == pytest.approx(100 * (2 * N - 30) / (2 * N)) and row["difference"] == 0
-    nothing = dict([fake_records.recorded(p, rows.assign(tokens_non_eos=0)) for p in pair])
-    assert frames.precision(nothing, [DREAM], [GSM8K])["positions"].iloc[0] == 0
-    assert "not recorded" in repr(view.precision(frames.precision({}, [DREAM], [GSM8K])))
-
-
-def test_leftmost_by_brute_force():
-    rng = np.random.default_rng(0)
-    step, rule = rng.integers(0, 6, (40, 9)), rng.integers(0, 4, (40, 9))
-    upto = rng.integers(0, 10, 40)
-    for bound, limit in ((None, np.full(40, 9)), (upto, upto)):
-        left, scheduled = frames.leftmost(step, rule, bound)
-        for i in range(40):
-            chosen = [j for j in range(limit[i]) if rule[i, j] & 1]
-            first = [j for j in chosen if min(k for k in range(9) if step[i, k] >= step[i, j]) == j]
-            assert (left[i], scheduled[i]) == (len(first), len(chosen))
-
-
-def test_left_to_right_shares():
-    order = np.stack([np.arange(4), np.arange(4)[::-1]])
-    rows = flat(GSM8K, 0.5, 9, n=2).assign(tokens_non_eos=2)
-    points = frames.trace_points([DREAM])
+def pair(tmp_path_factory) -> tuple[dict, dict]:
+    """Full decoding in both precisions: tokens that differ in a known way, and traces of two documents."""
+    folder = tmp_path_factory.mktemp("pair")
+    points = [Point.of(DREAM, GSM8K, "full"), Point.of(DREAM, GSM8K, "full", head_dtype="bfloat16")]
+    rows = fake_records.rows(GSM8K, "test", np.random.default_rng(0), N, 0.5, 9)
+    rows = rows.sort_values("doc_id").assign(tokens_non_eos=2, generated=[[1, 2, 0]] * N)
+    other = rows.assign(generated=[[1, 3 if i < 9 else 2, int(i >= 30)] for i in range(N)])
+    place = store(folder / "store", dict(zip(points, (rows, other), strict=True)))
+    two, order = rows.head(2), np.stack([np.arange(4), np.arange(4)[::-1]])
     traced = [
-        rows.assign(trace_step=list(s), trace_rule=[np.ones(4, np.uint8)] * 2) for s in (order, order[:1].repeat(2, 0))
+        two.assign(trace=[{"step": [*map(int, step)], "rule": [1] * 4} for step in steps])
+        for steps in (order, order[:1].repeat(2, 0))
     ]
-    both = dict([fake_records.recorded(p, r) for p, r in zip(points, traced, strict=True)])
-    at = frames.left_to_right(both, [DREAM]).set_index("part")
+    store(place / "traces", dict(zip(points, traced, strict=True)))
+    return cells.run(NOTEBOOK, until="left-to-right-table", store=str(place), models=[DREAM], tasks=[GSM8K])
+
+
+def test_precision_counts_tokens(pair):
+    line = pair[0]["heads"].set_index("method").loc["full"]
+    wilson = st.binomtest(21, N).proportion_ci(method="wilson")
+    assert [line["same"], line["same_low"], line["same_high"]] == pytest.approx(
+        [100 * 21 / N, 100 * wilson.low, 100 * wilson.high]
+    )
+    assert line["positions"] == pytest.approx(100 * (2 * N - 9) / (2 * N)) and line["difference"] == 0
+
+
+def test_left_to_right_shares(pair):
+    space, gave = pair
+    at = space["lefts"].set_index("part")
     assert at.loc["canvas", ["float32", "bfloat16", "difference"]].tolist() == [62.5, 100, 37.5]
     assert at.loc["answer", "float32"] == 75  # of the reversed canvas, the first position alone
-    assert at.loc["canvas", "n"] == 2 and "62.50" in repr(view.left_to_right(at.reset_index()))
-    one = frames.left_to_right(dict(list(both.items())[:1]), [DREAM])
-    assert one["bfloat16"].isna().all() and one["difference"].isna().all()
-    assert "not recorded" in repr(view.left_to_right(frames.left_to_right({}, [DREAM])))
+    assert at.loc["canvas", "n"] == 2 and "62.50" in repr(gave["left-to-right-table"])
 
 
-def test_traces_may_be_absent(tmp_path):
-    p = SimpleNamespace(source="recorded", store=tmp_path, models=[DREAM], families=["dream"], limit=None, seed=0,
-                        dtype="float32")  # fmt: skip
-    assert frames.load_traces(p) == {}
+def test_leftmost_by_brute_force(pair):
+    rng = np.random.default_rng(0)
+    step, rule, upto = rng.integers(0, 6, (40, 9)), rng.integers(0, 4, (40, 9)), rng.integers(0, 10, 40)
+    left, scheduled = pair[0]["leftmost"](step, rule, upto)
+    for i in range(40):
+        chosen = [j for j in range(upto[i]) if rule[i, j] & 1]
+        first = [j for j in chosen if min(k for k in range(9) if step[i, k] >= step[i, j]) == j]
+        assert (left[i], scheduled[i]) == (len(first), len(chosen))
 
 
-def test_wider_windows_on_short_answers(claimed):
-    frame = frames.windows(claimed, cells.MODELS)
-    assert set(frame["model"]) == {DREAM} and len(frame) == 2 * len(frames.WINDOWS)
-    assert (frame["steps"] == 100).all() and "against" in repr(view.windows(frame))
-    assert "No short task" in repr(view.windows(frames.windows({}, [LLADA])))
+# --- the real records, and live -----------------------------------------------------------------------------
 
 
-def test_every_figure_draws(claimed):
-    asked = cells.MODELS, [GSM8K, "pocket_mmlu"]
-    ours = {name: frames.frame(claimed, a, *asked) for name, a in ABLATIONS.items()}
-    paper = {name: view.paper_of(name) for name in ABLATIONS}
-    drawn = ablations_figures.draw(ours, paper, frames.after_exit(claimed, *asked), frames.precision(claimed, *asked))
-    assert set(drawn) == {*ABLATIONS, "exits"}
-    for name, figure in drawn.items():
-        assert "5 M parameters" in figure.get_suptitle() and "xploratory" in figure.get_suptitle(), name
-    checks = view.checks(ours, paper).frame
-    held = dict(zip(checks["Statement"], checks[""], strict=True))
-    assert held.pop("Every cell has the planned number of documents") != "holds"  # made-up records are few
-    assert set(held.values()) == {"holds"}
+def test_parts_of_the_records(tmp_path, root):
+    """A model and two tasks, the first documents: LLaDA has two of the five tables."""
+    if not (root / "data" / "records" / "manifest.json").is_file():
+        pytest.skip("no recorded runs")
+    given = {"models": "pocket-llada", "tasks": "pocket_mmlu,pocket_humaneval", "limit": 30, "out": str(tmp_path)}
+    space, gave = cells.run(NOTEBOOK, **given)
+    assert (space["threshold"]["n"] == 30).all() and len(space["llada"]) == 14 and space["spatial"].empty
+    assert "No short task of Dream" in page(gave) and "n = 30 pocket_mmlu" in page(gave)
+
+
+def test_live(tmp_path):
+    """Decoded here, then read again."""
+    given = {
+        "models": [DREAM],
+        "tasks": ["pocket_mmlu"],
+        "limit": 2,
+        "store": str(tmp_path),
+        "out": str(tmp_path / "f"),
+    }
+    space, _ = cells.run(NOTEBOOK, source="live", **given)
+    assert (space["threshold"]["n"] == 2).all() and (space["exits"]["n"] == 2).all()
+    before = sorted(path.stat().st_mtime_ns for path in tmp_path.glob("*.jsonl"))
+    cells.run(NOTEBOOK, until="threshold", **given)
+    assert sorted(path.stat().st_mtime_ns for path in tmp_path.glob("*.jsonl")) == before
