@@ -9,17 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from jot.analysis import (
-    bound_summary,
-    cells,
-    composability_view,
-    dynamics_view,
-    pareto,
-    pareto_view,
-    plots,
-    temperature,
-)
-from jot.analysis.temperature_view import DODGE
+from jot.analysis import bound_summary, cells, dynamics_view, plots
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 DEFICIENCIES = {
@@ -62,14 +52,6 @@ def test_points():
     assert look == {"marker": "o", "color": "#123456", "markerfacecolor": "white", "markeredgecolor": "#123456"}
     look = plots.LOOKS["jot"].points(edge="white")
     assert (look["markerfacecolor"], look["markeredgecolor"]) == (plots.LOOKS["jot"].color, "white")
-
-
-def test_figures_name_methods_of_the_map():
-    assert {pareto_view.look(e).color for e in ("jot", "jot 30")} == {plots.LOOKS["jot"].color}
-    for entry, (method, _) in pareto.VARIANTS.items():
-        assert pareto_view.look(entry).hollow and pareto_view.look(entry).color == plots.LOOKS[method].color
-    assert set(DODGE) == set(temperature.LABELS) <= set(plots.LOOKS)
-    assert {name for name, _ in composability_view.SHOWN.values()} | set(composability_view.LINES) <= set(plots.LOOKS)
 
 
 def test_no_figure_of_methods_has_a_map_of_its_own(root):
