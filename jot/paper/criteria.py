@@ -75,9 +75,10 @@ class Evidence:
     """
 
     def __init__(
-        self, store: str | Path | None = None, dtype: str = "float32", seed: int = 0, limit: int | None = None
-    ):
-        self.store, self.dtype, self.seed, self.limit = store, dtype, seed, limit
+        self, store: str | Path | None = None, dtype: str = "float32", seed: int = 0, limit: int | None = None,
+        split: str = "test",
+    ):  # fmt: skip
+        self.store, self.dtype, self.seed, self.limit, self.split = store, dtype, seed, limit, split
         self._read: dict[str, pd.DataFrame] = {}
 
     def hold(self, rows: pd.DataFrame) -> Evidence:
@@ -89,7 +90,12 @@ class Evidence:
     def runs(self) -> pd.DataFrame:
         return runs(self.store, dtype=self.dtype, seed=self.seed)
 
-    def run(self, model: str, task: str, name: str, split: str = "test") -> pd.DataFrame:
+    @cached_property
+    def confirm(self) -> Evidence:
+        """The same of the confirm split."""
+        return Evidence(self.store, self.dtype, self.seed, self.limit, "confirm")
+
+    def run(self, model: str, task: str, name: str) -> pd.DataFrame:
         """The samples of a run, one row a document.
 
         Raises:
@@ -97,7 +103,7 @@ class Evidence:
         """
         method, _, setting = name.partition(" ")
         at = self.runs
-        at = at[(at["model"] == model) & (at["task"] == task) & (at["split"] == split)]
+        at = at[(at["model"] == model) & (at["task"] == task) & (at["split"] == self.split)]
         at = at[(at["method"] == method) & (at["setting"] == " ".join(sorted(setting.split())))]
         if at.empty:
             raise NotRecorded(f"{model} {task} {name}")
@@ -155,6 +161,44 @@ def bare(model: str, tau: float) -> str:
 
 
 # --- the main table -----------------------------------------------------------------------------------------
+
+PASSED = ("better", "non-inferior", "worse within the margin")
+
+
+def main_claims(pairs: pd.DataFrame, control: Mapping[str, Mapping]) -> pd.DataFrame:
+    """The plan's first table: claim, status, detail.
+
+    Args:
+        pairs: JoT at its default against full decoding, a row a model and task: ``model task b c verdict`` and JoT's
+            ``speedup_low speedup_high``.
+        control: by model ``p`` and ``difference`` of the positive control on dev; a model without its runs is missing.
+    """
+    passed = pairs["verdict"].isin(PASSED)
+    worse = int((pairs["verdict"] == "inferior beyond the margin").sum())
+    informs = pairs["b"] + pairs["c"] > 0
+    above = pairs["speedup_low"] > 1
+    apart, turned = [], []
+    for _, group in pairs.groupby("model", sort=False):
+        long, short = group[group["task"].isin(LONG)], group[~group["task"].isin(LONG)]
+        apart.append(long["speedup_low"].min() > short["speedup_high"].max())
+        turned.append(short["speedup_low"].max() > long["speedup_high"].min())
+    harm = {model: control[model] for model in MODELS if model in control}
+    harmed = [one["p"] < 0.01 and one["difference"] < 0 for one in harm.values()]
+    told = "; ".join(f"{m}: {one['difference']:+.1f} points, p = {one['p']:.1g}" for m, one in harm.items())
+    whole = len(pairs) == len(MODELS) * len(TASKS)
+    rows = [
+        ("Scores stay within the margin on most benchmarks", whole, passed.sum() >= 5, worse >= 4,
+         f"{passed.sum()} of {len(pairs)} lose less, {worse} more, by interval; {informs.sum()} can inform, "
+         f"{(passed & informs).sum()} of these lose less"),
+        ("Fewer steps on every benchmark", whole, above.all(), (pairs["speedup_high"] < 1.05).any(),
+         f"{above.sum()} of {len(pairs)} lower limits above 1"),
+        ("Most of all on long generations", whole, all(apart), any(turned),
+         f"intervals apart in {sum(apart)} of {len(apart)} models"),
+        ("Too low a threshold does harm (positive control, dev)", len(harm) == len(MODELS), all(harmed),
+         not any(harmed), told),
+    ]  # fmt: skip
+    return pd.DataFrame([(claim, status(*halves), detail) for claim, *halves, detail in rows],
+                        columns=["claim", "status", "detail"])  # fmt: skip
 
 
 def prophet_loses(at: Evidence) -> Judged:
@@ -351,6 +395,62 @@ def temperature_transfer(at: Evidence) -> Judged:
     return every(at.differences(keys), lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
 
 
+# --- the second round, and the confirm split ----------------------------------------------------------------
+
+BLOCKS = {DREAM: "full block_length=32 ranking=confidence temperature=0 top_p=False", LLADA: "full"}  # greedy in blocks
+FULL_IN_CACHE = {model: name.replace("jot", "full") for model, name in IN_CACHE.items()}
+CALIBRATED = {(DREAM, GSM8K): 30, (DREAM, HUMANEVAL): 60, (LLADA, GSM8K): 30, (LLADA, HUMANEVAL): 60}  # on dev
+NEAR = {DREAM: 60, LLADA: 18}  # without spatial modulation about as fast as the default, on test
+
+
+def headline_matched(at: Evidence) -> Judged:
+    parts = at.differences({"JoT minus full decoding greedy in blocks": (DREAM, GSM8K, "jot", BLOCKS[DREAM])})
+    return every(parts, lambda x: x.low > 0, lambda x: x.high < 0)
+
+
+def _four(at: Evidence, names: Callable[[str, str], tuple[str, str]]) -> dict[str, stats.Estimate | None]:
+    """Differences on the confirm split, both models and long tasks."""
+    return at.confirm.differences({f"{m} {t}": (m, t, *names(m, t)) for m in MODELS for t in LONG})
+
+
+def confirm_score(at: Evidence) -> Judged:
+    return every(_four(at, lambda m, t: ("jot", "full")), lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
+
+
+def confirm_matched(at: Evidence) -> Judged:
+    return every(_four(at, lambda m, t: ("jot", BLOCKS[m])), lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
+
+
+def confirm_gain(at: Evidence) -> Judged:
+    return headline_matched(at.confirm)
+
+
+def confirm_cache(at: Evidence) -> Judged:
+    parts = _four(at, lambda m, t: (RETUNED[m], FULL_IN_CACHE[m]))
+    return every(parts, lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
+
+
+def confirm_calibrated(at: Evidence) -> Judged:
+    parts = _four(at, lambda m, t: (jot(m, tau_max=CALIBRATED[m, t]), "full"))
+    return every(parts, lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
+
+
+def confirm_spatial(at: Evidence) -> Judged:
+    parts = _four(at, lambda m, t: ("jot", bare(m, NEAR[m])))
+    known = [part for part in parts.values() if part]
+    detail = "; ".join(f"{name} {spell(part)}" for name, part in parts.items())
+    above, below = sum(x.low > 0 for x in known), sum(x.high < 0 for x in known)
+    return judged(len(known) == len(parts), above >= 2 and not below, below > 0, detail)
+
+
+def confirm_tail(at: Evidence) -> Judged:
+    """Both sides ended at their end of text: full decoding's steps over JoT's."""
+    names = ("jot stop_at_eos=True", "full stop_at_eos=True")
+    parts = {f"{m} {t}": at.confirm.ratio(m, t, *names) for m in MODELS for t in LONG}
+    detail = "; ".join(f"{name} {spell(part, '×')}" for name, part in parts.items())
+    return judged(True, all(x.low > 5 for x in parts.values()), any(x.high < 5 for x in parts.values()), detail)
+
+
 # --- time ---------------------------------------------------------------------------------------------------
 
 BUSY = 1.1  # clock over processor time from which the machine had other work: then the clock says more about that
@@ -492,7 +592,8 @@ CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
         spatial_wide_direct, spatial_matched_speed, spatial_default, sweep_robust, tau_min, prophet_loses, klass_slow,
         fastdllm_hellaswag, temperature_collapse, temperature_unit, temperature_transfer, compose_gsm8k,
         compose_humaneval, compose_horizon, two_sided, after_exit, wallclock_below, averaging_suffices, errors_slow,
-        aggressive_rejects, dynamics_decline,
+        aggressive_rejects, dynamics_decline, headline_matched, confirm_score, confirm_matched, confirm_gain,
+        confirm_cache, confirm_calibrated, confirm_spatial, confirm_tail,
     )
 }  # fmt: skip
 
