@@ -349,6 +349,12 @@ def compose_gsm8k(at: Evidence) -> Judged:
     return every(parts, lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
 
 
+def compose_gsm8k_matched(at: Evidence) -> Judged:
+    """Against full decoding in the same order, cache and temperature."""
+    parts = at.differences({model: (model, GSM8K, RETUNED[model], FULL_IN_CACHE[model]) for model in MODELS})
+    return every(parts, lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
+
+
 def compose_humaneval(at: Evidence) -> Judged:
     parts = at.differences({model: (model, HUMANEVAL, "fastdllm", RETUNED[model]) for model in MODELS})
     return every(parts, lambda x: x.low > 0, lambda x: x.high < 0)
@@ -591,6 +597,7 @@ CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
         threshold_speed, threshold_harm, threshold_high, choice_flat, llada_low, spatial_speed, spatial_wide,
         spatial_wide_direct, spatial_matched_speed, spatial_default, sweep_robust, tau_min, prophet_loses, klass_slow,
         fastdllm_hellaswag, temperature_collapse, temperature_unit, temperature_transfer, compose_gsm8k,
+        compose_gsm8k_matched,
         compose_humaneval, compose_horizon, two_sided, after_exit, wallclock_below, averaging_suffices, errors_slow,
         aggressive_rejects, dynamics_decline, headline_matched, confirm_score, confirm_matched, confirm_gain,
         confirm_cache, confirm_calibrated, confirm_spatial, confirm_tail,
