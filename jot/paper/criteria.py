@@ -18,7 +18,7 @@ import pandas as pd
 from jot import stats
 from jot.errors import UserError
 from jot.models import home
-from jot.paper import show, timing, traces
+from jot.paper import show, texts, timing, traces
 from jot.records import natural
 from jot.runs.frames import folder, order, runs, samples
 from jot.runs.parameters import NotebookError
@@ -109,7 +109,7 @@ class Evidence:
             raise NotRecorded(f"{model} {task} {name}")
         key = at["cell"].iloc[0]
         if key not in self._read:
-            columns = ["score", "configured_steps", "steps"]
+            columns = ["score", "configured_steps", "steps"] + ["generated"] * (task == PROSE)
             self._read[key] = samples(at.head(1), self.store, columns, self.limit).set_index("doc_id")
         return self._read[key]
 
@@ -161,6 +161,7 @@ def bare(model: str, tau: float) -> str:
 
 
 # --- the main table -----------------------------------------------------------------------------------------
+
 
 PASSED = ("better", "non-inferior", "worse within the margin")
 
@@ -589,6 +590,57 @@ def dynamics_decline(at: Evidence) -> Judged:
     return falling(full)
 
 
+# --- open text ----------------------------------------------------------------------------------------------
+
+PROSE, NO_END = "pocket_prose", "suppress_tokens=[2040] temperature=1 top_p=0.95"  # Dream samples, its end banned
+REP_MARGIN, DIST_MARGIN = 0.01, -0.02
+
+
+def kept(at: Evidence, jot: str, by: str) -> tuple[dict[str, stats.Estimate], str]:
+    """Rep-4 and Dist-2, JoT minus full decoding; and how much there was to lose.
+
+    Args:
+        by: what the intervals resample, "prompts" or "speeches".
+    """
+    method, baseline = at.pair(DREAM, PROSE, jot, f"full {NO_END}")
+    ids = order(PROSE, "test", method.index)
+    one, two = (texts.measures(list(run["generated"][ids])) for run in (method, baseline))
+    gaps = {name: one[name] - two[name] for name in ("rep4", "dist2")}
+    speeches = texts.speeches(PROSE)
+    found = texts.intervals(gaps, [speeches[doc_id] for doc_id in ids] if by == "speeches" else None)
+    names = ["value", "low", "high"] if by == "prompts" else ["value", "speech_low", "speech_high"]
+    parts = {name: stats.Estimate(*row) for name, row in zip(gaps, found[names].to_numpy(), strict=True)}
+    steps, same = method["steps"].mean(), 100 * texts.same(method["generated"], baseline["generated"])[0]
+    told = f"JoT takes {steps:.1f} of {method['configured_steps'].mean():.0f} steps, {same:.0f} % of texts are the same"
+    return parts, f"n = {len(ids):,}; but {told}"
+
+
+def _fluent(parts: Mapping[str, stats.Estimate], told: str) -> Judged:
+    rep, dist = parts["rep4"], parts["dist2"]
+    detail = f"Rep-4 {_exact(rep)}; Dist-2 {_exact(dist)}, {told}"
+    seen = rep.high < REP_MARGIN and dist.low > DIST_MARGIN
+    return judged(True, seen, rep.low > REP_MARGIN or dist.high < DIST_MARGIN, detail)
+
+
+def _exact(x: stats.Estimate) -> str:
+    return f"{x.value:+.4f} [{x.low:+.4f}, {x.high:+.4f}]"
+
+
+def quality_kept(at: Evidence) -> Judged:
+    parts, told = kept(at, f"jot {NO_END}", "prompts")
+    try:  # the other reading of the paper's words: all of JoT takes the argmax
+        greedy, _ = kept(at, "jot suppress_tokens=[2040] temperature=0 top_p=False", "prompts")
+        told += f"; were all of JoT greedy, Rep-4 {_exact(greedy['rep4'])}"
+    except NotRecorded:
+        pass
+    return _fluent(parts, told)
+
+
+def quality_kept_fast(at: Evidence) -> Judged:
+    parts, told = kept(at, f"jot tau_max=3 {NO_END}", "speeches")
+    return _fluent(parts, f"by speech, {told}")
+
+
 # --- all of them --------------------------------------------------------------------------------------------
 
 CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
@@ -599,8 +651,9 @@ CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
         fastdllm_hellaswag, temperature_collapse, temperature_unit, temperature_transfer, compose_gsm8k,
         compose_gsm8k_matched,
         compose_humaneval, compose_horizon, two_sided, after_exit, wallclock_below, averaging_suffices, errors_slow,
-        aggressive_rejects, dynamics_decline, headline_matched, confirm_score, confirm_matched, confirm_gain,
-        confirm_cache, confirm_calibrated, confirm_spatial, confirm_tail,
+        aggressive_rejects, dynamics_decline, quality_kept, quality_kept_fast,
+        headline_matched, confirm_score, confirm_matched, confirm_gain, confirm_cache, confirm_calibrated,
+        confirm_spatial, confirm_tail,
     )
 }  # fmt: skip
 

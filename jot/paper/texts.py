@@ -1,0 +1,266 @@
+"""Open continuations: what was decoded, what people wrote there, and how repetitive and how diverse it is.
+
+* **Rep-4**, per text and averaged: 1 - distinct 4-grams / all 4-grams of the tokens (Welleck et al. 2020, Su et al.
+  2022). Lower is better, down to what people write.
+* **Dist-2**, over the corpus: distinct bigrams of all texts / all bigrams (Li et al. 2016, over tokens). It falls as
+  texts are added, so it is compared at equal n alone. Dist-2 per text is the mean of the same ratio within a text.
+
+The paper names no definition. Its human reference has the level of a corpus-wide Dist-2 (English web text of that
+length has 0.9 and more within a text) and of a Rep-4 per text.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from jot import stats
+from jot.errors import UserError
+from jot.models import home, locate
+from jot.records import take
+from jot.runs.frames import order
+from jot.tasks import TASKS
+from jot.tasks.extract import END_MARKS
+from jot.tasks.functions import load
+
+Rows = Sequence[np.ndarray]  # token ids of every text
+
+# --- measures -----------------------------------------------------------------------------------------------
+
+
+class Statistic(NamedTuple):
+    """A number that texts have together, and the influence of every text on it, in the order of the prompts."""
+
+    value: float
+    influence: np.ndarray
+
+    def __sub__(self, other: Statistic) -> Statistic:
+        """The difference on the same prompts."""
+        return Statistic(self.value - other.value, self.influence - other.influence)
+
+
+def repetition(rows: Rows, n: int = 4) -> np.ndarray:
+    """1 - distinct / all n-grams of each text, (k,); 0 for a text of fewer than n tokens."""
+    shares = []
+    for row in rows:
+        tokens = np.asarray(row).tolist()
+        grams = list(zip(*(tokens[i:] for i in range(n)), strict=False))
+        shares.append(1 - len(set(grams)) / len(grams) if grams else 0.0)
+    return np.array(shares)
+
+
+def _bigrams(row: np.ndarray) -> np.ndarray:
+    """One number per pair of neighbors in a text."""
+    row = np.asarray(row, dtype=np.int64)
+    return row[:-1] * 2**32 + row[1:]
+
+
+def distinct(rows: Rows) -> float:
+    """Distinct / all bigrams over all texts together; nan without any."""
+    grams = np.concatenate([np.empty(0, np.int64), *map(_bigrams, rows)])
+    return len(np.unique(grams)) / len(grams) if len(grams) else float("nan")
+
+
+def influence(rows: Rows) -> np.ndarray:
+    """Jackknife influence of every text on ``distinct``, (k,): (k - 1) times what leaving it out takes away.
+
+    A resample with repeated texts has too few distinct bigrams, and by simulation the spread of the differences of
+    such resamples is about half of the true one. The influences have the right spread, so they are resampled instead.
+    """
+    grams = [np.unique(_bigrams(row)) for row in rows]
+    sizes = [len(g) for g in grams]
+    _, column, seen = np.unique(np.concatenate(grams), return_inverse=True, return_counts=True)
+    alone = np.bincount(np.repeat(np.arange(len(grams)), sizes), weights=seen[column] == 1, minlength=len(grams))
+    tokens = np.array([max(len(row) - 1, 0) for row in rows])
+    if len(rows) < 2 or (tokens.sum() == tokens).any():
+        return np.zeros(len(rows))
+    without = (len(seen) - alone) / (tokens.sum() - tokens)
+    return (len(rows) - 1) * (len(seen) / tokens.sum() - without)
+
+
+def average(values: np.ndarray) -> Statistic:
+    return Statistic(float(np.mean(values)), values - np.mean(values))
+
+
+def measures(rows: Rows) -> dict[str, Statistic]:
+    """Rep-4, Dist-2 over the corpus, and Dist-2 per text."""
+    return {
+        "rep4": average(repetition(rows)),
+        "dist2": Statistic(distinct(rows), influence(rows)),
+        "dist2_text": average(1 - repetition(rows, 2)),
+    }
+
+
+def limits(values: np.ndarray, influences: np.ndarray, groups: Sequence | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """95 % percentile bootstrap limits of k statistics (k,) from the influences (k, n) of n texts on them.
+
+    Args:
+        groups: what each text belongs to, such as its speech: whole groups are then resampled, of whatever size.
+    """
+    rows = influences - influences.mean(1, keepdims=True)
+    if groups is None:
+        draws = stats.bootstrap_sums(rows) / rows.shape[1]
+    else:
+        sums = pd.DataFrame(rows.T).assign(size=1.0).groupby(np.asarray(groups), sort=False).sum()
+        draws = stats.bootstrap_sums(sums.to_numpy().T)
+        draws = draws[:-1] / draws[-1]
+    low, high = values + np.quantile(draws, [stats.ALPHA / 2, 1 - stats.ALPHA / 2], axis=1)
+    return low, high
+
+
+def intervals(found: Mapping[object, Statistic], speeches: Sequence | None = None) -> pd.DataFrame:
+    """By name ``value``, ``low`` and ``high`` over prompts, ``speech_low`` and ``speech_high`` over whole speeches.
+
+    Args:
+        found: statistics of the same prompts.
+        speeches: the speech of every prompt; None where each prompt is a document of its own.
+    """
+    values = np.array([each.value for each in found.values()])
+    rows = np.stack([each.influence for each in found.values()])
+    table = {"value": values} | dict(zip(("low", "high"), limits(values, rows), strict=True))
+    if speeches is not None:
+        table |= dict(zip(("speech_low", "speech_high"), limits(values, rows, speeches), strict=True))
+    return pd.DataFrame(table, index=pd.Index(list(found), tupleize_cols=isinstance(next(iter(found)), tuple)))
+
+
+def same(method: Rows, baseline: Rows) -> tuple[float, float]:
+    """Share of texts that are the same, and of positions that hold the same token."""
+    equal = [np.asarray(a) == np.asarray(b) for a, b in zip(method, baseline, strict=True)]
+    return float(np.mean([x.all() for x in equal])), float(np.mean(np.concatenate(equal)))
+
+
+# --- texts --------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)
+def tokenizer(model: str):
+    """The tokenizer of a model, without its weights where the model is local."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(locate(model)[0])
+
+
+def ends(model: str) -> str:
+    """Token ids that end an answer (end of text, padding, end of turn), as ``suppress_tokens`` takes them."""
+    words = tokenizer(model)
+    ids = {words.eos_token_id, words.pad_token_id, *words.convert_tokens_to_ids(list(END_MARKS))}
+    return ",".join(str(i) for i in sorted(ids - {None, words.unk_token_id}))
+
+
+def gather(rows: pd.DataFrame, models: Mapping[str, str] | None = None, data=None) -> pd.DataFrame:
+    """The texts of these samples and of people, one row a text, each set in its task's fixed order.
+
+    Args:
+        rows: of ``samples`` with ``generated``, and a column ``set`` that names the texts of a run.
+        models: where to find a model, by its short name, if that is not enough.
+        data: where the documents of the task are, if not packaged.
+
+    Returns:
+        Columns ``model task set doc_id speech tokens text``. The set ``human`` is the true continuation of every
+        prompt, ``others`` is human text that shares no token with it.
+    """
+    parts = []
+    for (model, task, split), group in rows.groupby(["model", "task", "split"], sort=False):
+        ids, place = order(task, split, group["doc_id"].unique()), (models or {}).get(model, model)
+        decoded = {name: run.set_index("doc_id")["generated"] for name, run in group.groupby("set", sort=False)}
+        for name, tokens in {**people(place, task, ids, data), **decoded}.items():
+            tokens = tokens if name == "others" else tokens.loc[ids]
+            token_ids = [np.asarray(x, dtype=np.int64) for x in tokens]
+            strings = tokenizer(place).batch_decode(
+                token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+            columns = {"set": name, "doc_id": tokens.index, "tokens": token_ids, "text": strings}
+            parts.append(pd.DataFrame({"model": model, "task": task, **columns}))
+    found = pd.concat(parts, ignore_index=True)
+    known = speeches(found["task"].iloc[0])
+    return found.assign(speech=[known.get(doc_id, doc_id) for doc_id in found["doc_id"]])
+
+
+def people(model: str, task: str, ids: Sequence[str], data=None) -> dict[str, pd.Series]:
+    """True continuations (``human``) and disjoint human text (``others``) in the model's tokens, by document.
+
+    Of ``pocket_prose`` the latter is what the speaker said next: the tokens after the true continuation. For a
+    task whose documents end there it is the true continuation of documents that were not decoded.
+
+    Raises:
+        UserError: a document that is not in the task's file.
+    """
+    spec = TASKS[task]
+    start, stop = spec.prompt_tokens, spec.prompt_tokens + spec.length
+    docs = {doc["id"]: doc for doc in load(task, None, data)["test"]}
+    if absent := [doc_id for doc_id in ids if doc_id not in docs]:
+        raise UserError(f"document {absent[0]!r} of {task} is not in its file; give the data that was decoded")
+    if task == "pocket_prose":
+        whole = _encode(model, [_spoken(docs[doc_id]) for doc_id in ids], start, stop + spec.length)
+        cut = {"human": slice(spec.length), "others": slice(spec.length, None)}
+        return {name: pd.Series([x[at] for x in whole], ids, dtype=object) for name, at in cut.items()}
+    rest = [doc_id for doc_id in take(list(docs)) if doc_id not in set(ids)][: len(ids)]
+    return {
+        name: pd.Series(_encode(model, [docs[doc_id]["text"] for doc_id in some], start, stop), some, dtype=object)
+        for name, some in (("human", list(ids)), ("others", rest))
+    }
+
+
+def _encode(model: str, strings: Sequence[str], start: int, stop: int) -> list[np.ndarray]:
+    if not strings:
+        return []
+    ids = tokenizer(model)(list(strings), add_special_tokens=False, verbose=False)["input_ids"]
+    return [np.asarray(x[start:stop], dtype=np.int64) for x in ids]
+
+
+# --- speeches -----------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def addresses() -> list[dict]:
+    """The speeches that the prose task is cut from: {year, president, split, text}."""
+    path = home() / "data" / "tasks" / "pocket_prose" / "addresses.jsonl.xz"
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def speeches(task: str) -> dict[str, str]:
+    """The speech of every prompt of ``pocket_prose``; of another task nothing, each document stands for itself."""
+    if task != "pocket_prose":
+        return {}
+    return {doc["id"]: f"{doc['president']} {doc['year']}" for doc in load(task, None, None)["test"]}
+
+
+def _spoken(doc: Mapping) -> str:
+    """The speech from the start of a passage on, as far as two continuations reach (a token has 3 to 4 letters)."""
+    text = next(a["text"] for a in addresses() if (a["year"], a["president"]) == (doc["year"], doc["president"]))
+    place = text.index(doc["text"])
+    return text[place : place + 2 * len(doc["text"])]
+
+
+def _runs(strings: Iterable[str], n: int) -> tuple[np.ndarray, np.ndarray]:
+    """A number for every run of n words of these texts, case and punctuation aside, and the text that it stands in."""
+    words = [re.findall(r"[a-z0-9']+", text.lower()) for text in strings]
+    sizes = [len(x) for x in words]
+    hashed = pd.util.hash_array(np.array([word for x in words for word in x], dtype=object))
+    owner, end = np.repeat(np.arange(len(words)), sizes), np.repeat(np.cumsum(sizes, dtype=int), sizes)
+    first = np.flatnonzero(np.arange(len(hashed)) + n <= end)
+    weights = [np.uint64(0x9E3779B97F4A7C15**i % 2**64) for i in range(n)]
+    return sum((hashed[first + i] * weight for i, weight in enumerate(weights)), np.uint64(0)), owner[first]
+
+
+@lru_cache(maxsize=1)
+def _trained(n: int) -> np.ndarray:
+    return _runs([a["text"] for a in addresses() if a["split"] == "train"], n)[0]
+
+
+def copied(strings: Sequence[str], n: int = 8) -> np.ndarray:
+    """Per text, how many of its runs of n words stand verbatim in the prose the pocket models are trained on, (k, 2).
+
+    The second column is the number of runs.
+    """
+    found, owner = _runs(strings, n)
+    hits = pd.Series(found).isin(_trained(n)).to_numpy()
+    return np.stack([np.bincount(owner[at], minlength=len(strings)) for at in (hits, slice(None))], axis=1)
