@@ -22,7 +22,7 @@ RULES = [
     jot.JoT(tau_max=3.0, block_start=True), jot.Prophet(4.0, 3.0, 2.0), jot.Prophet(4.0, 3.0, 2.0, region="generated"),
     jot.Prophet(4.0, 3.0, 2.0, region="answer", answer_start=3), jot.KLASS(0.6, 0.1), jot.FastDLLM(0.8),
     jot.KLASS(0.6, 0.1, inclusive=False, first_kl="skip"), jot.FastDLLM(threshold=None, factor=1.0),
-    jot.FastDLLM(gate="raw"),
+    jot.FastDLLM(gate="raw"), jot.JoT(tau_max=2.0, block_start=True, max_commits=2),
 ]  # fmt: skip
 families = st.sampled_from(sorted(MODELS))
 

@@ -105,6 +105,46 @@ def test_exits_anywhere_on_the_canvas(family, prompt, tau, combine, temperature,
     assert run(family, prompt, method, **alone).trace.step.tolist() == usual.trace.step.tolist()
 
 
+@quick
+@given(
+    families, prompts, thresholds, combines, temperatures, st.integers(1, 5), st.sampled_from([4, 8, 16]),
+    st.sampled_from(["llada", "precomputed", "dream"]), st.sampled_from([None, "prefix", "dual"]), st.booleans(),
+)  # fmt: skip
+def test_at_most_so_many_commits_a_step(family, prompt, tau, combine, temperature, most, steps, schedule, cache, wide):
+    """The limit holds at every step and no mask remains, also where the schedule has fewer steps than that takes."""
+    shared = dict(block=8, temperature=temperature, steps=steps, schedule=schedule, cache=cache)
+    wide = wide and cache is None
+    shared["keep_steps"] = wide
+    out = run(family, prompt, jot.JoT(tau, combine=combine, canvas=wide, max_commits=most), **shared)
+    assert MODELS[family].mask_id not in out.tokens and out.tokens[: len(prompt)] == prompt
+    assert max(np.unique(out.trace.step, return_counts=True)[1]) <= most
+    free = run(family, prompt, jot.JoT(tau, combine=combine, canvas=wide), **shared)
+    loose = run(family, prompt, jot.JoT(tau, combine=combine, canvas=wide, max_commits=LENGTH), **shared)
+    assert (loose.tokens, loose.forwards, loose.trace.masked) == (free.tokens, free.forwards, free.trace.masked)
+    for name in ("step", "rule", "margin", "threshold"):
+        np.testing.assert_array_equal(getattr(loose.trace, name), getattr(free.trace, name), err_msg=name)
+
+
+@quick
+@given(families, prompts, st.sampled_from([None, 4]), st.integers(1, 3))
+def test_what_the_limit_keeps_has_the_largest_margins(family, prompt, block, most):
+    """Where everything may exit, a step commits the masks of the largest margins: decoding in the order of margins."""
+    net = MODELS[family]
+    order = jot.JoT(tau_max=1.0, spatial=False, max_commits=most)
+    out = run(family, prompt, order, block=block, temperature=0.0)
+    canvas, step = torch.tensor(prompt + [net.mask_id] * LENGTH), -1
+    for start in range(len(prompt), len(canvas), block or LENGTH):
+        while (here := (canvas[start : start + (block or LENGTH)] == net.mask_id).nonzero()[:, 0] + start).numel():
+            logits = net.predict(canvas[None], None, torch.zeros_like(here), here).index_fill(
+                1, torch.tensor([net.mask_id]), -torch.inf
+            )
+            top = top2(logits)
+            kept = top.gap.argsort(descending=True, stable=True)[:most]
+            canvas[here[kept]], step = top.index[kept], step + 1
+            assert set(np.flatnonzero(out.trace.step == step)) == set((here[kept] - len(prompt)).tolist())
+    assert canvas.tolist() == out.tokens and out.steps == step + 1
+
+
 def literally(net, prompt, length, block, steps, tau, gamma, window, banned, late):
     """The public rule on LLaDA at temperature 0, as it is described: canvas and forwards, float64 arithmetic."""
     canvas, forwards = torch.tensor(prompt + [net.mask_id] * length), 0
@@ -380,6 +420,7 @@ def test_a_shifted_model_needs_a_step_beside_the_one_that_opens_a_block():
     [
         (dict(tau_max=0.5), "tau_max"), (dict(tau_max=3, tau_min=5), "must not exceed"), (dict(gamma=0.0), "gamma"),
         (dict(gamma=1.0), "gamma"), (dict(window=0), "window"), (dict(tau_max="ninety"), "not a number"),
+        (dict(max_commits=0), "max_commits"), (dict(max_commits=True), "whole number"),
         (dict(combine="and"), "combine"), (dict(tau_min=0.0), "tau_min"), (dict(tau_max=math.nan), "not a number"),
     ],
 )  # fmt: skip

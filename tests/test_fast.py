@@ -68,6 +68,13 @@ CASES = [
     ("llada", jot.JoT(tau_max=30, canvas=True), 2, {**PUBLIC, "constraints": FILLED}),
     ("llada", jot.JoT(tau_max=30), 2, {"block_length": 8, "keep_steps": True, "steps": 48, "constraints": FILLED[:4]}),
     ("dream", jot.JoT(tau_max=90, canvas=True), 3, {"block_length": 8, "keep_steps": True}),
+    ("llada", jot.JoT(tau_max=2, max_commits=2), 3, {"block_length": 8}),
+    ("llada", jot.JoT(tau_max=2, max_commits=1), 2, {"block_length": 8, "steps": 6}),
+    ("llada", jot.JoT(tau_max=2, canvas=True, max_commits=3), 3, PUBLIC),
+    ("llada", jot.JoT(tau_max=2, max_commits=2, combine="after_exit"), 3, {**DUAL, "steps": 6}),
+    ("dream", jot.JoT(tau_max=2, max_commits=2), 3, {}),
+    ("dream", jot.JoT(tau_max=2, max_commits=2, block_start=True), 2, {**DUAL, **GREEDY}),
+    ("dream", jot.JoT(tau_max=2, max_commits=1), 2, {"schedule": "dream", "steps": 6}),
     ("llada", jot.JoT(tau_max=30), 2, {"block_length": 8, **ENDS}),
     ("llada", jot.JoT(tau_max=30, canvas=True), 3, {**PUBLIC, **ENDS}),
     ("llada", jot.FastDLLM(), 2, {**DUAL, **ENDS, "extra_in_block": True}),
@@ -154,7 +161,8 @@ def runs(draw):
         jot.FullDecoding(), jot.JoT(tau_max=10), jot.JoT(combine="after_exit", block_start=True), jot.FastDLLM(0.3),
         jot.Prophet(early=1.5, mid=1.0, late=0.5), jot.KLASS(conf_threshold=0.3, kl_threshold=5.0),
         jot.KLASS(conf_threshold=0.3, kl_threshold=0.5, history=1, inclusive=False, first_kl="skip"),
-        jot.JoT(tau_max=5, canvas=True),
+        jot.JoT(tau_max=5, canvas=True), jot.JoT(tau_max=2, max_commits=2, block_start=True),
+        jot.JoT(tau_max=2, max_commits=1, canvas=True),
     ]))  # fmt: skip
     return family, rule, draw(st.integers(1, 3)), settings
 
@@ -180,6 +188,7 @@ def test_any_run_ends_alike_in_both_loops(models, run):
         other = quick[key]
         assert (other.tokens, other.forwards, other.trace.masked) == (out.tokens, out.forwards, out.trace.masked), taken
         assert rule.name == "klass" or model.mask_id not in out.tokens
+        assert np.unique(out.trace.step[out.trace.rule > 0], return_counts=True)[1].max() <= (rule.max_commits or 99)
         assert out.steps <= 4 * (config.steps + config.length)
 
 
@@ -484,6 +493,8 @@ TURNS = [
     ("pocket-llada", jot.FastDLLM(), {"block_length": 8, "cache": "dual", "extra_in_block": True, "stop_at_eos": True}),
     ("pocket-llada", jot.JoT(canvas=True), {"block_length": 8, "keep_steps": True, "stop_at_eos": True}),
     ("pocket-dream", jot.JoT(), {"stop_at_eos": True}),
+    ("pocket-llada", jot.JoT(max_commits=2), {"block_length": 8, "steps": 6}),
+    ("pocket-llada", jot.JoT(canvas=True, max_commits=2), {"block_length": 8, "keep_steps": True, "stop_at_eos": True}),
 ]
 for name, method, settings in TURNS:
     model = jot.load(name, device=DEVICE, dtype="float32")

@@ -87,3 +87,21 @@ def test_the_end_of_text_on_its_way_to_a_record(models, tmp_path, monkeypatch):
     older = {key: value for key, value in config["decode"].items() if key not in ("stop_at_eos", "keep_steps")}
     rule = {key: value for key, value in config["method"].items() if key not in ("canvas", "skip_demoted")}
     assert Cell({**config, "decode": older, "method": rule}).id == usual.cell != short.cell
+
+
+def test_three_orders_of_a_family(models):
+    """The family's own; by confidence over the whole canvas; by confidence in blocks, which is LLaDA's own."""
+    over = settings.parse("jot", {"ranking": "confidence", "temperature": "0", "block_length": "none"})
+    within = {**over, "block_length": 32}
+    task = tasks.get("pocket_gsm8k")
+    own, canvas, blocks = (
+        {family: settings.build_decode(model, chosen, task, method="jot") for family, model in models.items()}
+        for chosen in ({}, over, within)
+    )
+    for family in models:
+        assert [len(order[family].blocks) for order in (canvas, blocks)] == [1, 4]
+        assert {(order[family].ranking, order[family].temperature) for order in (canvas, blocks)} == {("confidence", 0)}
+        assert not canvas[family].nucleus and not blocks[family].nucleus
+    assert own["llada"] == blocks["llada"] and (own["dream"].ranking, len(own["dream"].blocks)) == ("entropy", 1)
+    assert settings.parse("jot", {"max_commits": "1"}) == {"max_commits": 1}
+    assert settings.build_method("jot", "llada", {"max_commits": 1}) == jot.JoT(tau_max=30, max_commits=1)

@@ -23,7 +23,7 @@ from jot.sampler.kernels import fusable
 from jot.sampler.loop import predict
 from jot.sampler.output import EXITED, SCHEDULED, Trace
 from jot.sampler.previous import Previous
-from jot.sampler.proposals import PROPOSALS, KeyedDraws, committed, scheduled
+from jot.sampler.proposals import PROPOSALS, KeyedDraws, capped, committed, scheduled
 from jot.sampler.schedules import SCHEDULES, count, entry
 from jot.sampler.step import Step
 
@@ -196,7 +196,7 @@ class FixedStep:
             room = capacity(slots * config.length), model.head.shape[0]
             dtype = torch.float64 if config.head_dtype == "float64" else torch.float32
             self.memory["previous"] = Previous(every, width, method.history, device, room, dtype)
-        most = max(config.steps, config.length) + 2 * len(self.masks)
+        most = config.steps + config.length + 2 * len(self.masks)  # forwards that a sample may take
         self.trace = DeviceTrace(every, width, most, device) if trace else None
 
     @property
@@ -264,11 +264,13 @@ class FixedStep:
         if short is not None:
             step.void = (short & live).any()
         exits, threshold = method(step)
+        due = None
         if whole and self.cache is not None and model.shift:  # as in the plain loop
-            chosen = step.in_block & (position == start[row, 0])
+            due = chosen = step.in_block & (position == start[row, 0])
             exits = exits if method.block_start else step.none()
         else:
             chosen = scheduled(step, method, config, self.draws, exits, self.fraction)
+        exits, chosen = capped(step, method, exits, chosen, due)
         if fusable(canvas):
             commit = fused_commit(self, step, pick, live, exits, chosen)
         else:

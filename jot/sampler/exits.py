@@ -33,7 +33,8 @@ class ExitRule:
         scope: rows that the rule reads, the masks of the current "block" or of the whole "canvas".
         takes: the token that an exit commits, the "argmax" or the "proposal" (which may be a draw).
         greedy: scheduled commits take the argmax too.
-        endless: the rule commits something at every step, so a block never runs out of schedule.
+        endless: a block goes on beyond its schedule until it is full, for rules that may commit less.
+        max_commits: commits of one step at most, exits and schedule together, the largest margins; None: no limit.
         canvas: exits may also leave blocks to come, which then begin with fewer masks.
         skip_demoted: the margin (``Step.margin``) leaves ``begin_suppress_tokens`` out.
         block_start: under a cache, exits from the full forward that opens a block (see ``jot.sampler.cache``).
@@ -45,6 +46,7 @@ class ExitRule:
     takes: ClassVar[str] = "argmax"
     greedy: ClassVar[bool] = False
     endless: ClassVar[bool] = False
+    max_commits: ClassVar[int | None] = None
     canvas: ClassVar[bool] = False
     skip_demoted: ClassVar[bool] = False
     block_start: ClassVar[bool] = False
@@ -100,6 +102,8 @@ class JoT(ExitRule):
         canvas: exit anywhere on the canvas, not in the current block alone, as the public code titled Just on Time
             does on LLaDA (with ``DecodeConfig.keep_steps``).
         skip_demoted: read the margin without ``begin_suppress_tokens``, as that code does.
+        max_commits: commit at most so many tokens a step, of exits and schedule together those of the largest margins,
+            ties to the lowest position. A block then goes on beyond its schedule until it is full. Not in the paper.
     """
 
     tau_max: float = 90.0
@@ -112,6 +116,7 @@ class JoT(ExitRule):
     sample: bool = False
     canvas: bool = False
     skip_demoted: bool = False
+    max_commits: int | None = None
     name: ClassVar[str] = "jot"
 
     @property
@@ -122,6 +127,10 @@ class JoT(ExitRule):
     def scope(self) -> str:
         return "canvas" if self.canvas else "block"
 
+    @property
+    def endless(self) -> bool:
+        return self.max_commits is not None
+
     def __post_init__(self):
         number("jot", "tau_max", self.tau_max, low=1)
         number("jot", "tau_min", self.tau_min, low=1)
@@ -131,6 +140,8 @@ class JoT(ExitRule):
         if not 0 < self.gamma < 1:
             raise UserError(f"jot: gamma={self.gamma:g} must lie strictly between 0 and 1")
         whole("jot", "window", self.window, low=1)
+        if self.max_commits is not None:
+            whole("jot", "max_commits", self.max_commits, low=1)
         for name in ("spatial", "block_start", "sample", "canvas", "skip_demoted"):
             flag("jot", name, getattr(self, name))
         if self.combine not in ("or", "after_exit"):

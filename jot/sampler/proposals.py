@@ -201,6 +201,15 @@ def scheduled(step: Step, method, config: DecodeConfig, draws, exits: Tensor, fr
     return choose(step, config, draws, rank, quota, candidate)
 
 
+def capped(step: Step, method, exits: Tensor, chosen: Tensor, due: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """What exits and what the schedule reveals within the rule's limit; ``due``: rows that come first."""
+    if method.max_commits is None:
+        return exits, chosen
+    margin = step.margin if due is None else step.margin.masked_fill(due, torch.inf)
+    kept = highest(margin, step.slot, torch.full_like(step.index, method.max_commits), exits | chosen)
+    return exits & kept, chosen & kept
+
+
 def committed(step: Step, method, exits: Tensor) -> Tensor:
     """The token that each row would commit, ``[rows]``: an exit's own where it takes the argmax, else the proposal."""
     drawn = method.takes == "proposal"
