@@ -551,12 +551,40 @@ def test_triton_kernels_against_their_twins():
     assert run.returncode == 0, run.stderr[-2000:]
 
 
+ON_CUDA = [
+    ("llada", jot.JoT(), {"block_length": 8}),
+    ("dream", jot.JoT(), {}),
+    ("llada", jot.JoT(tau_max=30, canvas=True, sample=True), {**PUBLIC, "stop_at_eos": True}),
+    ("llada", jot.JoT(tau_max=2, canvas=True, max_commits=2), {**PUBLIC, "temperature": 0.5}),
+    ("llada", jot.JoT(tau_max=2, max_commits=2), {**DUAL, "stop_at_eos": True}),
+    ("dream", jot.JoT(tau_max=2, max_commits=2), {"stop_at_eos": True}),
+    ("dream", jot.JoT(tau_max=2, max_commits=2, block_start=True), {**DUAL, **GREEDY, "stop_at_eos": True}),
+]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize("family", ["llada", "dream"])
-def test_a_step_on_cuda_waits_for_nobody(family):
+@pytest.mark.parametrize(("family", "method", "parameters"), ON_CUDA, ids=str)
+def test_graphs_on_cuda_equal_the_plain_loop(monkeypatch, family, method, parameters):
+    model = jot.load(f"pocket-{family}", device="cuda", dtype="float32")
+    samples = [
+        (f"p{i}", render_ids(model, text)) for i, text in enumerate(("two plus three", "a dog", "x = 4; x * 2 ="))
+    ]
+    plain, quick = both(monkeypatch, model, method, 2, {"length": 32, **parameters}, samples)
+    for key, out in plain.items():
+        assert (quick[key].tokens, quick[key].forwards) == (out.tokens, out.forwards), key
+        assert quick[key].trace.step.tolist() == out.trace.step.tolist() and quick[key].loop == "fast"
+
+
+def render_ids(model, text: str) -> list[int]:
+    return encode(model, [render(model, [{"role": "user", "content": text}])])[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize(("family", "method", "parameters"), ON_CUDA, ids=str)
+def test_a_step_on_cuda_waits_for_nobody(family, method, parameters):
     """After the graphs are captured, a replay makes no synchronizing call."""
     model = jot.load(f"pocket-{family}", device="cuda", dtype="float32")
-    jot.decode(model, [1, 2, 3], jot.JoT(), length=32)
+    jot.decode(model, [1, 2, 3], method, length=32, **parameters)
     loop = next(reversed(model.__dict__["_fast_loops"].values()))
     torch.cuda.set_sync_debug_mode("error")
     try:
