@@ -19,7 +19,8 @@ from jot.runs.grid import Point
 NOTEBOOK = "02_ablations"
 GSM8K, DREAM, LLADA = criteria.GSM8K, criteria.DREAM, criteria.LLADA
 N = 60
-GRID = grid.read(Path(__file__).resolve().parents[1] / "notebooks" / "grids" / "ablations.yaml")
+GRIDS = Path(__file__).resolve().parents[1] / "notebooks" / "grids"
+GRID = grid.read(GRIDS / "ablations.yaml")
 FULL = {"method": "full"}
 ABOVE = 0.2  # share of right answers by which the made-up settings differ
 
@@ -126,6 +127,34 @@ def test_steps_of_both_orders(noisy):
     assert [line["steps_low"], line["steps_high"]] == pytest.approx(np.quantile(gap[drawn].mean(1), [0.025, 0.975]))
 
 
+def test_pairs_are_compared_directly(noisy):
+    made, space, _ = noisy
+    pairs = space["pairs"].drop_duplicates(["what", "one", "other"]).set_index(["one", "other"])
+    at = {"γ = 0.9, D = 8": {"gamma": 0.9}, "τ = 10": {"tau_max": 10, "spatial": False}}
+    minus = {"γ = 0.5, D = 8": {}, "τ = 30": {"tau_max": 30, "spatial": False}}
+    for (one, other), line in pairs.loc[list(zip(at, minus, strict=True))].iterrows():
+        first, second = columns(made, **at[one])[0], columns(made, **minus[other])[0]
+        assert line["difference"] == pytest.approx(100 * (first - second).mean())
+        assert [line["b"], line["c"]] == [(first > second).sum(), (first < second).sum()]
+    best, worst = pairs.index[pairs["what"].str.startswith("sweep")][0]
+    scores = space["sweep"].query("row != 'Full decoding'").set_index("row")["score"]
+    assert (scores[best], scores[worst]) == (scores.max(), scores.min())
+
+
+def test_the_match_is_the_nearest_speed(noisy):
+    made, space, _ = noisy
+    line = space["matched"].query("default").iloc[0]
+    speeds = {}
+    for tau in criteria.TAUS:
+        run = columns(made, tau_max=tau, spatial=False)
+        speeds[tau] = run[1].sum() / run[2].sum()
+    own = columns(made)
+    nearest = min(speeds, key=lambda tau: abs(speeds[tau] - own[1].sum() / own[2].sum()))
+    bare = columns(made, tau_max=nearest, spatial=False)
+    assert line["τ bare"] == nearest and line["bare"] == pytest.approx(speeds[nearest])
+    assert line["difference"] == pytest.approx(100 * (own[0] - bare[0]).mean())
+
+
 def test_a_page_without_traces_and_other_tasks(noisy):
     """Every figure of what is there; what is not recorded is said in its place."""
     _, space, gave = noisy
@@ -221,7 +250,7 @@ def pair(tmp_path_factory) -> tuple[dict, dict]:
         for steps in (order, order[:1].repeat(2, 0))
     ]
     store(place / "traces", dict(zip(points, traced, strict=True)))
-    return cells.run(NOTEBOOK, until="left-to-right-table", store=str(place), models=[DREAM], tasks=[GSM8K])
+    return cells.run(NOTEBOOK, until="pair", store=str(place), models=[DREAM], tasks=[GSM8K])
 
 
 def test_precision_counts_tokens(pair):
@@ -249,6 +278,38 @@ def test_leftmost_by_brute_force(pair):
         chosen = [j for j in range(upto[i]) if rule[i, j] & 1]
         first = [j for j in chosen if min(k for k in range(9) if step[i, k] >= step[i, j]) == j]
         assert (left[i], scheduled[i]) == (len(first), len(chosen))
+
+
+# --- the public code ----------------------------------------------------------------------------------------
+
+
+def test_the_public_code_s_rule(tmp_path):
+    """Both averages, and what is not recorded yet."""
+    how = {"canvas": True, "keep_steps": True, "sample": True, "schedule": "precomputed", "skip_demoted": True}
+    named, spelled = Point.of(LLADA, GSM8K, "jot-public", suppress_tokens="none"), Point.of(LLADA, GSM8K, "jot", **how)
+    assert named.resolved() == spelled.resolved() and named in grid.read(GRIDS / "public_code.yaml")
+    points = {Point.of(LLADA, GSM8K, "full"): (1, 128), Point.of(LLADA, GSM8K, "jot"): (1, 8), spelled: (0, [2, 64])}
+    rows = fake_records.rows(GSM8K, "test", np.random.default_rng(0), 2, 0.5, 10)
+    made = {p: rows.assign(score=[1.0, right], steps=steps) for p, (right, steps) in points.items()}
+    place = store(tmp_path / "store", made)
+    given = {"models": [LLADA], "tasks": [GSM8K], "store": str(place), "until": "pair-table"}
+    space, gave = cells.run(NOTEBOOK, **given)
+    at = space["public"].assign(rule=[key[3] for key in space["keys"]], how=[key[2] for key in space["keys"]])
+    line = at[at["rule"] == space["PUBLIC"]].iloc[0]
+    assert line["speedup"] == pytest.approx(256 / 66) and line["mean"] == pytest.approx((64 + 2) / 2)
+    assert line["difference"] == -50 and at[at["rule"] == "canvas=True"]["n"].tolist() == [0]
+    assert page(gave).count("not recorded") > 3 and "out of distribution" not in space["explained"]
+    assert (space["said"] == "yes").sum() == len(space["CODE"]) >= 11  # what the page says of our defaults is so
+
+
+def test_what_a_tenth_of_a_threshold_decides(pair):
+    """A margin of 4.5 clears ln 90 and not ln 90.1; where tau_i is lower the higher threshold rises by less."""
+    run = pd.DataFrame({
+        "trace_rule": [np.array([2, 2, 1, 3, 2])],
+        "trace_margin": [np.array([4.5, 4.51, 4.5, np.log(45.52), np.log(45.56)])],
+        "trace_threshold": [np.log([90, 90, 90, 45.5, 45.5])],
+    })  # fmt: skip
+    assert pair[0]["decided"](run).tolist() == [True, False, False, True, False]
 
 
 # --- the real records, and live -----------------------------------------------------------------------------

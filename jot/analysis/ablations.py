@@ -1,7 +1,7 @@
 """The paper's ablation tables as cells, and the criteria of ``notebooks/ANALYSIS.md`` that rest on them.
 
 All of it is exploratory: intervals only. Scores are in percent, differences in points, speedups and ratios are
-factors..
+factors.
 """
 
 from __future__ import annotations
