@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
+import cells
 import fake_records
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ import pytest
 from scipy.stats import binom, binomtest, norm
 
 from jot import stats
-from jot.analysis import divergence, failures, seeds, sources, tables
+from jot.analysis import divergence, failures
 from jot.paper import modes as failure_modes
 from jot.records.pack import pack
 
@@ -178,64 +179,56 @@ class Ratios:
 # --- notebook 01 --------------------------------------------------------------------------------------------
 
 
-def check_main(folder: Path, methods: list[str], models=tables.MODELS) -> tuple[int, int]:
-    """All intervals of the main notebook's tables; how many bootstrap and calibration intervals were compared."""
+def check_main(space: dict, folder: Path) -> tuple[int, int]:
+    """All intervals in the frames of notebook 01; how many bootstrap and calibration intervals were compared."""
     raw, ratios = Raw(folder), Ratios()
-    records = sources.recorded(folder)
-    found = tables.select(records, models, tables.TASKS, methods)
-    main = tables.main(found)
-    name = {(r["model"], r["task"], r["method"]): r["cell"] for _, r in main.iterrows()}
-    for _, row in main.iterrows():
+    for row in space["main"].to_dict("records"):
         rows = raw.rows(row["cell"])
         right = int((rows["score"] > 0.5).sum())
         close((row["score"], row["score_low"], row["score_high"]), (100 * right / len(rows), *wilson(right, len(rows))))
-        ratios.expect(
-            rows["configured_steps"], rows["steps"], (row["speedup"], row["speedup_low"], row["speedup_high"])
-        )
-    for _, row in tables.paired(found).iterrows():
-        b, c, n = counts(raw, name[row["model"], row["task"], row["method"]], name[row["model"], row["task"], "full"])
+        shown = (row["speedup"], row["speedup_low"], row["speedup_high"])
+        ratios.expect(rows["configured_steps"], rows["steps"], shown)
+        tau = None if row["method"] != "jot" else row["tau"]
+        if row["name"] in ("full", "prophet", "jot", "calibrated"):  # found by the family's own decoding
+            known = raw.find(row["model"], row["task"], row["method"], tau)
+            assert known == row["cell"] or row["name"] == "prophet"
+    for row in space["pairs"].to_dict("records"):
+        b, c, n = counts(raw, row["cell"], row["base"])
         assert (row["b"], row["c"], row["n"]) == (b, c, n)
         paired(row, b, c, n)
         close((row["p"], row["midp"]), mcnemar(b, c), 1e-12)
-    for _, row in tables.secondary(found).iterrows():
-        jot, other, full = (name.get((row["model"], row["task"], m)) for m in ("jot", row["against"], "full"))
-        paired(row, *counts(raw, jot, other))
-        ratios.expect(
-            raw.rows(other)["steps"], raw.rows(jot)["steps"], (row["ratio"], row["ratio_low"], row["ratio_high"])
-        )
-        if full:
-            paired(row, *counts(raw, other, full), prefix="full_")
+    for row in space["others"].to_dict("records"):
+        paired(row, *counts(raw, row["cell"], row["base"]))
+        steps = (raw.rows(row[name])["steps"] for name in ("base", "cell"))
+        ratios.expect(*steps, (row["speedup"], row["speedup_low"], row["speedup_high"]))
+        if full := raw.find(row["model"], row["task"], "full"):
+            paired(row, *counts(raw, row["base"], full), prefix="full_")
     chosen = 0
-    for _, row in tables.calibration(records, models).iterrows():
-        for split in ("dev", "test"):
-            if pd.notna(row[f"{split}_tau"]) and pd.notna(row.get(f"{split}_difference")):
-                jot = raw.find(row["model"], row["task"], "jot", row[f"{split}_tau"])
-                paired(row, *counts(raw, jot, raw.find(row["model"], row["task"], "full")), prefix=f"{split}_")
-                chosen += 1
-    check_seeds(raw, records, ratios, models)
+    for (model, task, _), tau in space["chosen"].dropna().items():
+        jot = raw.find(model, task, "jot", tau)
+        paired(space["on_test"].loc[(model, task, tau)], *counts(raw, jot, raw.find(model, task, "full")))
+        chosen += 1
+    check_seeds(space, raw, ratios)
     return ratios.check(), chosen
 
 
-def check_seeds(raw: Raw, records, ratios: Ratios, models) -> None:
+def check_seeds(space: dict, raw: Raw, ratios: Ratios) -> None:
     """Tables of other seeds, where they are recorded."""
-    for _, row in seeds.training(records, models).iterrows():
-        model = row["model"] + (f"-seed{row['seed']}" if row["seed"] else "")
+    for row in space["by_seed"].to_dict("records"):
+        model = row["model"] + (f"-seed{row['trained']}" if row["trained"] else "")
         tau = 90 if "dream" in model else 30
         full, jot = raw.find(model, row["task"], "full"), raw.find(model, row["task"], "jot", tau)
-        for key, cell in (("full", full), ("jot", jot)):
-            if pd.notna(row.get(key)):
-                rows = raw.rows(cell)
-                right = int((rows["score"] > 0.5).sum())
-                close((row[f"{key}_low"], row[f"{key}_high"]), wilson(right, len(rows)))
-        if pd.notna(row.get("speedup")):
+        assert all(known == shown or pd.isna(shown) for known, shown in ((full, row["base"]), (jot, row["cell"])))
+        if pd.notna(row["speedup"]):
             shown = (row["speedup"], row["speedup_low"], row["speedup_high"])
             ratios.expect(raw.rows(jot)["configured_steps"], raw.rows(jot)["steps"], shown)
-        if pd.notna(row.get("difference")):
+        if pd.notna(row["difference"]):
             paired(row, *counts(raw, jot, full))
-    for _, row in seeds.noise(records).iterrows():
-        at = [int(word) for word in row["seeds"].split() if word.isdigit()]
+    for row in space["floor"].to_dict("records"):
+        at = [int(word) for word in row["way"].replace("\xa0", " ").split() if word.isdigit()]
         one = raw.find(row["model"], row["task"], "full", seed=at[0])
-        two = raw.find(row["model"], row["task"], row["method"], 90, seed=at[-1])
+        method = "full" if row["way"].startswith("Full") else "jot"
+        two = raw.find(row["model"], row["task"], method, 90, seed=at[-1])
         paired(row, *counts(raw, two, one))
         both = raw.rows(two).merge(raw.rows(one), on="doc_id")
         same = {"outcomes": both["score_x"] == both["score_y"],
@@ -247,13 +240,16 @@ def check_seeds(raw: Raw, records, ratios: Ratios, models) -> None:
 def test_main_results_on_made_up_records(tmp_path):
     fake_records.write(tmp_path / "live", fake_records.records(40))
     pack(tmp_path / "live", tmp_path / "packed")
-    assert check_main(tmp_path / "packed", ["full", "jot", "calibrated"], ["pocket-llada"])[0] >= 8
+    space, _ = cells.run("01_main_results", until="noise-runs", store=tmp_path / "packed", out=tmp_path,
+                         models=["pocket-llada"], methods=["full", "jot", "calibrated"])  # fmt: skip
+    assert check_main(space, tmp_path / "packed")[0] >= 8
 
 
 @recorded
 @pytest.mark.slow
-def test_main_results_as_recorded():
-    ratios, chosen = check_main(RECORDS, list(tables.ALL))
+def test_main_results_as_recorded(tmp_path):
+    space, _ = cells.run("01_main_results", until="noise-runs", out=tmp_path)
+    ratios, chosen = check_main(space, RECORDS)
     assert ratios > 16 and chosen > 0
 
 

@@ -1,611 +1,407 @@
-"""Tables from made-up records: selection, pairing, calibration, marks; every interval by a second path."""
+"""Notebook 01 on made-up and on recorded runs: every interval by a second path, the rules of choice, parts missing."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+import re
+from pathlib import Path
 
+import cells
 import fake_records
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import optimize, stats
+from test_frozen import Rows
 
-from jot.analysis import cells, phenomena, plan, plots, published, render, seeds, sources, tables
 from jot.errors import UserError
-from jot.paper import show as display
-from jot.records import Recorded
-from jot.reproduce import again as paper
+from jot.paper import criteria, show
+from jot.runs.frames import runs, samples
 from jot.runs.grid import Point
-from jot.runs.parameters import NotebookError
 
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "data" / "records"
+NAME = "01_main_results"
 Z = stats.norm.isf(0.025)
+N = 120
+GREEDY = {"block_length": 32, "temperature": 0.0, "ranking": "confidence"}
+GAP = 0.1 * math.log(9)  # nats: the edge of the nucleus of 0.9 at temperature 0.1
+recorded = pytest.mark.skipif(not (RECORDS / "manifest.json").is_file(), reason="no recorded runs")
+
+
+def default(found: dict, method: str) -> str:
+    """The id of the run of pocket-dream on gsm8k at its defaults."""
+    for name, run in found.items():
+        config = run.meta["config"]
+        key = config["model"], config["task"], config["split"], config["method"]["name"], config["seed"]
+        if key == ("pocket-dream", "pocket_gsm8k", "test", method, 0) and config["method"].get("tau_max") in (None, 90):
+            return name
+    raise KeyError(method)
+
+
+def everything() -> dict:
+    """Table 1 with its grid and seeds; beside them other orders, runs that stop, and the confirm split, in part."""
+    found = fake_records.records(N) | fake_records.baselines(N)
+    rng = np.random.default_rng(3)
+    for model, task in itertools.product(("pocket-dream", "pocket-llada"), ("pocket_gsm8k", "pocket_humaneval")):
+        for method in ("full", "jot"):
+            rows = fake_records.rows(task, "confirm", rng, N, 0.8, 128 if method == "full" else 9)
+            found |= [fake_records.cell(model, task, method, rows, split="confirm")]
+    at = {"model": "pocket-dream", "task": "pocket_gsm8k"}
+    for method in ("full", "jot"):  # every third answer without its last line; ended early, with the same scores
+        meta, frame = found[name := default(found, method)]
+        frame = frame.assign(text=["#### 1" if i % 3 else "so 1" for i in range(N)])
+        found[name] = type(found[name])(meta, frame)
+        fewer = frame.assign(steps=np.maximum(1, frame["steps"] // 4))
+        found |= [fake_records.of(Point.of(**at, method=method, stop_at_eos=True), fewer)]
+        if method == "full":  # other draws that change nothing
+            found |= [fake_records.of(Point.of(**at, method="full", seed=seed), frame) for seed in (1, 2)]
+    found |= [fake_records.of(Point.of(**at, method="full", **GREEDY), frame.assign(text="#### 1"))]
+    return found
+
+
+def traced(found: dict, margin: float) -> dict:
+    frame = found[default(found, "full")].frame.iloc[:20]
+    traces = [{"step": [0, 1, 2], "margin": [9.0, margin, 5.0]}] * 20
+    return dict([fake_records.of(Point.of("pocket-dream", "pocket_gsm8k", "full"), frame.assign(trace=traces))])
 
 
 @pytest.fixture(scope="module")
-def records():
-    return fake_records.records(200)
+def store(tmp_path_factory) -> Path:
+    found = everything()
+    place = fake_records.write(tmp_path_factory.mktemp("fake") / "store", found)
+    fake_records.write(place / "traces", traced(found, GAP + 0.01))
+    return place
 
 
 @pytest.fixture(scope="module")
-def found(records):
-    return tables.select(records)
+def whole(store, tmp_path_factory) -> tuple[dict, dict]:
+    return cells.run(NAME, store=store, out=tmp_path_factory.mktemp("figures"))
 
 
-@pytest.fixture(scope="module")
-def main(found):
-    return tables.main(found)
-
-
-@pytest.fixture(scope="module")
-def paired(found):
-    return tables.paired(found)
-
-
-def replaced(recorded: Recorded, **columns) -> Recorded:
-    return Recorded(recorded.meta, recorded.frame.assign(**columns))
+def texts(gave: dict, cell: str) -> pd.DataFrame:
+    return gave[cell][-1].frame
 
 
 # --- a second path to every interval ------------------------------------------------------------------------
 
 
-def test_score_intervals_from_raw_rows(found, main):
-    """Wilson's limits as the roots of their defining equation."""
-    for _, row in main.iterrows():
-        right = found[row["model"], row["task"], row["method"]].recorded.frame["score"]
-        p, n = right.mean(), len(right)
-        roots = sorted(np.roots([1 + Z**2 / n, -(2 * p + Z**2 / n), p * p]).real)
-        assert row["score"] == pytest.approx(100 * p)
-        assert [row["score_low"], row["score_high"]] == pytest.approx([100 * r for r in roots])
-
-
-def test_speedup_intervals_from_raw_rows(found, main):
-    """The same resamples drawn as plain indices with numpy."""
+def test_scores_and_speedups_from_raw_rows(whole):
+    """Wilson's limits as the roots of their defining equation; resamples drawn as plain indices with numpy."""
+    space, _ = whole
     drawn = np.random.default_rng(0)
-    indices = np.concatenate(
-        [drawn.integers(200, size=(256, 200)) for _ in range(39)] + [drawn.integers(200, size=(16, 200))]
+    indices = np.concatenate([drawn.integers(N, size=(256, N)) for _ in range(39)] + [drawn.integers(N, size=(16, N))])
+    assert len(space["main"]) == 2 * (4 * 7 + 1) + space["main"]["name"].eq("calibrated").sum()
+    for row in space["main"].to_dict("records"):
+        run = space["at"][row["cell"]]
+        p, steps, configured = run["score"].mean(), run["steps"].to_numpy(), run["configured_steps"].to_numpy()
+        roots = sorted(np.roots([1 + Z**2 / N, -(2 * p + Z**2 / N), p * p]).real)
+        assert [row["score"], row["score_low"], row["score_high"]] == pytest.approx([100 * x for x in (p, *roots)])
+        assert row["mean_ratio"] == pytest.approx((configured / steps).mean())
+        if row["name"] in ("jot", "klass"):
+            draws = configured[indices].sum(1) / steps[indices].sum(1)
+            expected = [configured.sum() / steps.sum(), *np.quantile(draws, [0.025, 0.975])]
+            assert [row["speedup"], row["speedup_low"], row["speedup_high"]] == pytest.approx(expected)
+
+
+def tango_statistic(delta: float, b: int, c: int, n: int) -> float:
+    """With the nuisance maximized numerically, not by its closed form."""
+
+    def loss(q: float) -> float:
+        parts = [(b, q + delta), (c, q), (n - b - c, 1 - 2 * q - delta)]
+        return -sum(k * math.log(max(p, 1e-300)) for k, p in parts if k)
+
+    bounds = max(0, -delta), (1 - delta) / 2
+    q = optimize.minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-10}).x
+    return (b - c - n * delta) / math.sqrt(n * (2 * q + delta - delta**2))
+
+
+def test_pairs_from_raw_rows(whole):
+    space, _ = whole
+    for frame in (space["pairs"], space["others"].head(6)):
+        for row in frame.to_dict("records"):
+            gap = (space["at"][row["cell"]]["score"] - space["at"][row["base"]]["score"].to_numpy()).to_numpy()
+            b, c = int((gap > 0).sum()), int((gap < 0).sum())
+            assert (row["b"], row["c"], row["n"]) == (b, c, N) and row["difference"] == pytest.approx(100 * (b - c) / N)
+            assert row["p"] == pytest.approx(stats.binomtest(b, b + c).pvalue if b + c else 1)
+            assert tango_statistic(row["low"] / 100, b, c, N) == pytest.approx(Z, abs=1e-3)
+            assert tango_statistic(row["high"] / 100, b, c, N) == pytest.approx(-Z, abs=1e-3)
+
+
+def by_hand(p: pd.Series) -> np.ndarray:
+    order = p.sort_values()
+    return pd.Series(np.minimum(1, np.maximum.accumulate(order * np.arange(len(p), 0, -1))), order.index)[p.index]
+
+
+def test_holm_covers_its_family_alone(whole):
+    space, _ = whole
+    default = space["pairs"][space["pairs"]["name"] == "jot"]
+    assert len(default) == 8 and default["holm"].to_numpy() == pytest.approx(by_hand(default["p"]).to_numpy())
+    assert space["pairs"][space["pairs"]["name"] != "jot"]["holm"].isna().all()
+    for _, group in space["others"].groupby("model"):
+        assert len(group) == 12 and group["holm"].to_numpy() == pytest.approx(by_hand(group["p"]).to_numpy())
+    fresh = space["fresh"]
+    own = fresh[(fresh["name"] == "jot") & (fresh["base_name"] == "full")]
+    assert len(own) == 4 and own["holm"].to_numpy() == pytest.approx(by_hand(own["p"]).to_numpy())
+    assert fresh.drop(own.index)["holm"].isna().all()
+
+
+def test_pooled_seeds_by_hand(whole):
+    """Three made-up seeds of four documents: the mean of documents' means, and t with two degrees of freedom."""
+    space, _ = whole
+    scores = {"a": [1, 1, 0, 1], "b": [1, 0, 0, 1], "c": [0, 1, 1, 1], "full": [0, 1, 0, 1]}
+    space["at"].update({name: pd.DataFrame({"score": np.array(x, float)}) for name, x in scores.items()})
+    group = pd.DataFrame({"cell": list("abc"), "base": "full", "difference": 0.0, "low": 0.0, "high": 0.0})
+    found = space["pool"](group)
+    of_runs = [25, 0, 25]  # points
+    assert found["difference"] == pytest.approx(50 / 3) == found["run_difference"]
+    half = stats.t.ppf(0.975, 2) * np.std(of_runs, ddof=1) / math.sqrt(3)
+    assert found["run_high"] - found["run_difference"] == pytest.approx(half)
+    assert (found["differ"], found["n"]) == (3, 4)
+    for name in scores:
+        del space["at"][name]
+
+
+# --- rules --------------------------------------------------------------------------------------------------
+
+
+def test_the_calibrated_threshold_is_the_smallest_that_passes(whole, store):
+    space, _ = whole
+    found = runs(store, split="dev", setting=["", *(f"tau_max={tau}" for tau in space["TAUS"])])
+    for (model, task), group in found.groupby(["model", "task"]):
+        read = samples(group, store, ["score"]).pivot(index="doc_id", columns=["method", "tau"], values="score")
+        full, jot = read["full"].iloc[:, 0], read["jot"]
+        lows = {tau: space["compare"](*(pd.DataFrame({"doc_id": read.index, "score": x.to_numpy()})
+                                        for x in (jot[tau], full)))["low"] for tau in jot}  # fmt: skip
+        passed = min((tau for tau, low in lows.items() if low > -3), default=np.nan)
+        assert space["chosen"][model, task, "dev"] == pytest.approx(passed, nan_ok=True)
+
+
+def test_marks_go_to_methods_that_keep_the_answers_and_are_told_apart(whole):
+    space, _ = whole
+    at = {}
+    for name, right in (("full", 500), ("jot", 500), ("klass", 498), ("prophet", 200)):
+        at[name] = pd.DataFrame({"doc_id": range(1000), "score": [1.0] * right + [0.0] * (1000 - right)})
+    group = pd.DataFrame({"name": list(at), "cell": list(at), "score": [50, 50, 49.8, 20], "speedup": [1, 16, 8, 128]})
+    before = space["at"], space["drawn"]  # what the cell reads
+    try:
+        space["at"], space["drawn"] = at, {name: np.full(10, s) for name, s in group[["name", "speedup"]].to_numpy()}
+        assert space["marks"](group, "score") == {}  # two documents between JoT and KLASS
+        assert space["marks"](group, "speedup") == {"jot": "**", "klass": "__"}  # not Prophet, which lost the answers
+        assert space["marks"](group[group["name"] != "full"], "speedup") == {}  # nothing to have kept them against
+        at["klass"]["score"] = at["full"]["score"]
+        at["jot"]["score"] = [1.0] * 600 + [0.0] * 400
+        assert space["marks"](group.assign(score=[50, 60, 50, 20]), "score") == {"jot": "**"}
+    finally:
+        space["at"], space["drawn"] = before
+
+
+def test_ends_at_the_end_of_text(whole):
+    """A quarter of the steps under full decoding as well: what was 128 over 4 s steps is 32 over s."""
+    space, gave = whole
+    row = space["main"].set_index(["model", "task", "name"]).loc[("pocket-dream", "pocket_gsm8k", "jot")]
+    run, ended = space["at"][row["cell"]], space["at"][row["stopped"]]
+    assert row["stop_speedup"] == pytest.approx(32 * N / ended["steps"].sum())
+    assert (
+        row["stop_mean_ratio"] == pytest.approx((32 / ended["steps"]).mean())
+        and (run["steps"].to_numpy() > ended["steps"].to_numpy()).any()
     )
-    for _, row in main[main["method"] == "jot"].iterrows():
-        frame = found[row["model"], row["task"], "jot"].recorded.frame.sort_values("doc_id")
-        configured, steps = frame["configured_steps"].to_numpy(), frame["steps"].to_numpy()
-        draws = configured[indices].sum(1) / steps[indices].sum(1)
-        assert row["speedup"] == pytest.approx(configured.sum() / steps.sum())
-        assert [row["speedup_low"], row["speedup_high"]] == pytest.approx(np.quantile(draws, [0.025, 0.975]))
-
-
-def test_paired_intervals_from_raw_rows(found, paired):
-    """Tango's statistic with the nuisance maximized numerically, not by its closed form."""
-
-    def statistic(delta: float, b: int, c: int, n: int) -> float:
-        def loss(q: float) -> float:
-            cells = [(b, q + delta), (c, q), (n - b - c, 1 - 2 * q - delta)]
-            return -sum(k * math.log(max(p, 1e-300)) for k, p in cells if k)
-
-        low, high = max(0, -delta), (1 - delta) / 2
-        q = optimize.minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-10}).x
-        return (b - c - n * delta) / math.sqrt(n * (2 * q + delta - delta**2))
-
-    for _, row in paired.iterrows():
-        rows = [
-            found[row["model"], row["task"], m].recorded.frame.set_index("doc_id")["score"]
-            for m in (row["method"], "full")
-        ]
-        gap = rows[0] - rows[1]
-        b, c, n = int((gap > 0).sum()), int((gap < 0).sum()), len(gap)
-        assert (row["b"], row["c"], row["n"]) == (b, c, n)
-        assert row["difference"] == pytest.approx(100 * (b - c) / n)
-        assert row["p"] == pytest.approx(stats.binomtest(b, b + c).pvalue if b + c else 1)
-        assert statistic(row["low"] / 100, b, c, n) == pytest.approx(Z, abs=1e-3)
-        assert statistic(row["high"] / 100, b, c, n) == pytest.approx(-Z, abs=1e-3)
-
-
-def test_holm_covers_the_confirmatory_family_alone(paired):
-    default = paired[paired["method"] == "jot"]
-    assert len(default) == cells.CONFIRMATORY and paired[paired["method"] != "jot"]["holm"].isna().all()
-    order = default.sort_values("p")
-    expected = np.minimum(1, np.maximum.accumulate(order["p"].to_numpy() * np.arange(8, 0, -1)))
-    assert order["holm"].to_numpy() == pytest.approx(expected)
-
-
-# --- cells --------------------------------------------------------------------------------------------------
-
-
-def test_select_takes_defaults_and_leaves_variants_alone(records, found):
-    assert {cell.tau for (m, _, method), cell in found.items() if method == "jot" and "dream" in m} == {90}
-    assert {cell.tau for (m, _, method), cell in found.items() if method == "jot" and "llada" in m} == {30}
-    rows = records[found["pocket-dream", "pocket_mmlu", "jot"].id].frame
-    variants = [
-        fake_records.cell("pocket-dream", "pocket_mmlu", "jot", rows, spatial=False),
-        fake_records.cell("pocket-dream", "pocket_mmlu", "jot", rows, seed=1),
-        fake_records.cell("pocket-dream", "pocket_mmlu", "jot", rows, decode={"temperature": 1}),
-    ]
-    again = tables.select({**records, **dict(variants)})
-    assert {k: c.id for k, c in again.items()} == {k: c.id for k, c in found.items()}
-    other = tables.select({**records, **dict(variants)}, ["pocket-dream"], ["pocket_mmlu"], ["jot"], seed=1)
-    assert [c.id for c in other.values()] == [variants[1][0]]
-
-
-def test_two_cells_that_both_fit_are_refused(records, found):
-    name, recorded = found["pocket-dream", "pocket_mmlu", "jot"]
-    twin = Recorded({**recorded.meta, "config": {**recorded.meta["config"], "fingerprint": "other"}}, recorded.frame)
-    with pytest.raises(UserError, match="2 recorded cells fit"):
-        tables.select({**records, "twin": twin})
-
-
-def test_nothing_recorded_is_one_sentence(records):
-    with pytest.raises(UserError, match="none of the table's cells"):
-        tables.select(records, seed=5)
-
-
-@pytest.mark.parametrize("key", ["documents", "dtype", "fingerprint", "hardware", "prompts"])
-def test_unlike_cells_are_not_paired(found, key):
-    one, two = found["pocket-llada", "pocket_mmlu", "jot"], found["pocket-llada", "pocket_mmlu", "full"]
-    meta, frame = two.recorded
-    if key == "documents":
-        frame = frame.iloc[1:]
-    elif key == "prompts":
-        frame = frame.assign(prompt_hash="other")
-    elif key == "hardware":
-        meta = {**meta, "hardware": {"kind": "another"}}
-    else:
-        meta = {**meta, "config": {**meta["config"], key: "other"}}
-    with pytest.raises(UserError, match="cannot be paired"):
-        tables.compare(one, cells.Cell(two.id, Recorded(meta, frame)))
-
-
-# --- cells by their configuration ---------------------------------------------------------------------------
-
-
-def test_lookup_is_exact(records):
-    """What differs in any setting that decodes differently is another cell; what resolves alike is the same."""
-    rows = fake_records.rows("pocket_gsm8k", "test", np.random.default_rng(0), 5, 0.5, 20)
-    variants = [
-        Point.of("pocket-dream", "pocket_gsm8k", "jot", spatial=False),
-        Point.of("pocket-dream", "pocket_gsm8k", "jot", temperature=0.5),
-        Point.of("pocket-dream", "pocket_gsm8k", "jot", head_dtype="bfloat16"),
-        Point.of("pocket-dream", "pocket_gsm8k", "jot", seed=4),
-        Point.of("pocket-dream", "pocket_gsm8k", "jot", "dev", combine="after_exit"),
-        Point.of("results/models/pocket-dream-seed1", "pocket_gsm8k", "jot"),
-        Point.of("pocket-dream", "pocket_gsm8k", "fastdllm"),
-        Point.of("pocket-dream", "pocket_gsm8k", "fastdllm", cache="none"),
-        Point.of("pocket-dream", "pocket_gsm8k", "klass", first_kl="skip"),
-    ]
-    made = [fake_records.of(point, rows) for point in variants]
-    everything = {**records, **dict(made)}
-    assert len(everything) == len(records) + len(variants)
-    for point, (name, _) in zip(variants, made, strict=True):
-        assert cells.lookup(everything, point).id == name and cells.lookup(records, point) is None
-    default = cells.lookup(everything, Point.of("pocket-dream", "pocket_gsm8k", "jot"))
-    assert default.tau == 90 and default.n == 200
-    spelled = {"tau_max": "90", "tau_min": 1.0, "temperature": 0.1, "top_p": 0.9, "cache": None, "block_start": "no"}
-    assert cells.lookup(everything, Point.of("pocket-dream", "pocket_gsm8k", "jot", **spelled)).id == default.id
-    limited = Point("pocket-dream", "pocket_gsm8k", "jot", limit=3, trace=True, store="sub")
-    assert cells.lookup(everything, limited).id == default.id
-    assert cells.lookup(everything, Point.of("pocket-dream", "pocket_gsm8k", "jot", tau_max=90.5)) is None
-    assert cells.lookup({}, variants[0]) is None
-    empty = {name: replaced(r) for name, r in everything.items()}
-    for recorded in empty.values():
-        recorded.frame = recorded.frame.iloc[:0]
-    assert cells.lookup(empty, variants[0]) is None
-    with pytest.raises(UserError, match="did you mean 'tau_max'"):
-        cells.lookup(everything, Point.of("pocket-dream", "pocket_gsm8k", "jot", tau_mx=3))
-
-
-def test_baselines_and_variants(records):
-    everything = {**records, **fake_records.baselines()}
-    found = tables.select(everything, methods=cells.ALL)
-    of = {method for m, t, method in found if (m, t) == ("pocket-llada", "pocket_gsm8k")}
-    assert of == {*cells.ALL} - {"calibrated"}  # no threshold of these passes
-    assert {t for _, t, method in found if method == "prophet-answer"} == {"pocket_gsm8k"}
-    assert cells.baseline("GSAI-ML/LLaDA-8B-Instruct", "gsm8k", "prophet-answer") is None
-    configs = {method: found["pocket-dream", "pocket_gsm8k", method].config for method in of}
-    assert configs["fastdllm"]["decode"]["cache"] == "dual" and configs["fastdllm"]["decode"]["temperature"] == 0
-    assert "cache" not in configs["fastdllm-nocache"]["decode"]
-    assert configs["klass-ported"]["method"]["first_kl"] == "skip"
-    assert configs["prophet"]["method"]["region"] == "masked"
-    thin = {k: r for k, r in everything.items() if "klass" not in k}
-    assert not [key for key in tables.select(thin, methods=cells.ALL) if key[2].startswith("klass")]
-    with pytest.raises(UserError, match="unknown method 'klas'"):
-        tables.select(everything, methods=["full", "klas"])
-
-
-# --- the secondary family, seeds ----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def everything(records):
-    return {**records, **fake_records.baselines()}
-
-
-@pytest.fixture(scope="module")
-def whole(everything):
-    return tables.select(everything, methods=cells.ALL)
-
-
-def test_secondary_family_from_raw_rows(whole):
-    frame = tables.secondary(whole)
-    assert len(frame) == 2 * 4 * 3 and set(frame["against"]) == set(cells.BASELINES)
-    drawn = np.random.default_rng(0)
-    indices = np.concatenate(
-        [drawn.integers(200, size=(256, 200)) for _ in range(39)] + [drawn.integers(200, size=(16, 200))]
-    )
-    for _, row in frame.iterrows():
-        jot, other, full = (
-            whole[row["model"], row["task"], m].recorded.frame.set_index("doc_id").sort_index()
-            for m in ("jot", row["against"], "full")
-        )
-        gap = jot["score"] - other["score"]
-        b, c = int((gap > 0).sum()), int((gap < 0).sum())
-        assert (row["b"], row["c"], row["n"]) == (b, c, 200)
-        assert row["p"] == pytest.approx(stats.binomtest(b, b + c).pvalue if b + c else 1)
-        assert row["full_difference"] == pytest.approx(100 * (other["score"] - full["score"]).mean())
-        draws = other["steps"].to_numpy()[indices].sum(1) / jot["steps"].to_numpy()[indices].sum(1)
-        assert row["ratio"] == pytest.approx(other["steps"].sum() / jot["steps"].sum())
-        assert [row["ratio_low"], row["ratio_high"]] == pytest.approx(np.quantile(draws, [0.025, 0.975]))
-    for _, group in frame.groupby("model"):
-        order = group.sort_values("p")
-        expected = np.minimum(1, np.maximum.accumulate(order["p"].to_numpy() * np.arange(12, 0, -1)))
-        assert order["holm"].to_numpy() == pytest.approx(expected)
-    shown = render.secondary(frame)
-    assert "12 of 12 recorded for pocket-dream" in shown.caption and "n = 200 pocket_gsm8k" in shown.caption
-
-
-def test_variants_have_no_marks_and_stand_below(whole):
-    frame = tables.main(whole)
-    variants = frame["method"].isin(cells.VARIANTS)
-    assert variants.sum() == 2 * (4 * 2 + 1) and set(frame[variants]["score_mark"]) == {""}
-    assert set(frame[variants]["speedup_mark"]) == {""}
-    without = tables.main({k: cell for k, cell in whole.items() if k[2] not in cells.VARIANTS})
-    pd.testing.assert_frame_equal(frame[~variants].reset_index(drop=True), without)
-    table = render.main(frame).frame
-    methods = [m.split(", τ")[0] for m in table["", "Method"]]
-    assert methods[:5] == ["Full decoding", "Prophet (our port)", "KLASS", "Fast-dLLM", "JoT (default)"]
-    assert methods[-3:] == [label for label, *_ in cells.VARIANTS.values()]
-    lost = frame[~((frame["method"] == "klass") & (frame["task"] == "pocket_gsm8k"))]
-    again = render.main(lost)
-    assert [m.split(", τ")[0] for m in again.frame["", "Method"]] == methods and "not recorded" in repr(again)
-    assert "Variants, below the methods" in again.caption
-
-
-@pytest.mark.parametrize("methods", [["full"], ["jot"], ["prophet", "klass"], ["full", "fastdllm-nocache"]])
-def test_tables_of_few_methods(everything, methods):
-    """What is not asked for is not shown, and nothing breaks."""
-    found = tables.select(everything, ["pocket-llada"], ["pocket_gsm8k"], methods)
-    main, paired, others = tables.main(found), tables.paired(found), tables.secondary(found)
-    claims = plan.claims(everything, main, paired)
-    assert set(claims["status"].iloc[:3]) == {"not shown"}
-    assert "No pair" in repr(render.verdicts(paired, main, claims, others=others))
-    shown = [render.main(main), render.paired(paired), render.secondary(others), render.power(paired)]
-    shown += [render.decomposition(tables.decomposition(found)), render.aggregate(tables.aggregate(main))]
-    assert len(shown[0].frame) == len(methods) and "not both recorded" in shown[2].caption
-    assert all(table._repr_html_() and repr(table) for table in shown)
-    assert plan.checks(found, main, paired)["holds"].sum() == 4  # all but the planned number of documents
-    assert len(plots.show(plots.main_results(main)).data) > 1000
-
-
-def test_paired_and_confirmatory_rows_leave_the_baselines_out(whole, paired):
-    pd.testing.assert_frame_equal(tables.paired(whole), paired)
-
-
-def test_forwards_are_split_where_there_is_a_cache(whole):
-    key = ("pocket-llada", "pocket_gsm8k", "fastdllm")
-    rows = whole[key].recorded.frame.assign(forwards_full=4, forwards_block=6, steps=10)
-    cached = {**whole, key: cells.Cell("x", Recorded(whole[key].recorded.meta, rows))}
-    table = render.decomposition(tables.decomposition(cached)).frame.set_index(["Model", "Task", "Method"])
-    column = table["Forwards full / suffix / in-block"]
-    assert column["pocket-llada", "pocket_gsm8k", "Fast-dLLM"] == "4.0 / 0.0 / 6.0"
-    assert column["pocket-llada", "pocket_gsm8k", "Full decoding"] == ""
-
-
-def test_noise_floor(everything):
-    frame = seeds.noise(everything)
-    assert len(frame) == 4 * (3 + 3) and set(frame["model"]) == {"pocket-dream"}
-    task = "pocket_mmlu"
-    one, two = (
-        cells.lookup(everything, Point.of("pocket-dream", task, "full", seed=s)).recorded.frame.set_index("doc_id")
-        for s in (0, 2)
-    )
-    row = frame[(frame["task"] == task) & (frame["seeds"] == "seed 0 to 2")].iloc[0]
-    assert row["outcomes"] == pytest.approx(100 * (one["score"] == two["score"]).mean())
-    assert row["b"] == int(((two["score"] == 1) & (one["score"] == 0)).sum()) and row["answers"] == 100
-    assert row["outcomes_low"] < row["outcomes"] < row["outcomes_high"]
-    assert "repairs" in seeds.noise_table(frame).caption.lower() and len(seeds.noise_table(frame).frame) == 24
-    assert "not recorded" in seeds.noise_table(seeds.noise({})).caption
-    assert "more than 0.22 apart" in seeds.nucleus_note()
-
-
-def test_answers_that_are_missing_agree_with_each_other_alone(found):
-    cell = found["pocket-llada", "pocket_mmlu", "full"]
-    answers = [None if i < 50 else "A" for i in range(200)]
-    one = cells.Cell("x", replaced(cell.recorded, answer=answers))
-    assert seeds.agreement(one, one)["answers"] == 100
-    assert seeds.agreement(one, cells.Cell("y", replaced(cell.recorded, answer="A")))["answers"] == 75
-
-
-def test_training_seeds_are_all_there(everything):
-    frame = seeds.training(everything)
-    assert len(frame) == 2 * 4 * 3
-    two = frame[frame["seed"] == 2]
-    assert two["full"].isna().all() and two["n"].isna().all()
-    one = frame[(frame["seed"] == 1) & (frame["model"] == "pocket-llada") & (frame["task"] == "pocket_gsm8k")].iloc[0]
-    assert one["difference"] == pytest.approx(one["jot"] - one["full"]) and one["tau"] == 30
-    table = seeds.training_table(frame)
-    assert len(table.frame) == 24 and "0 (shipped)" in repr(table) and "not recorded" in repr(table)
-    half = {k: r for k, r in everything.items() if "full" not in k}
-    assert seeds.training(half)["difference"].isna().all() if "difference" in seeds.training(half) else True
-    assert "not recorded" in repr(seeds.training_table(seeds.training(half)))
-
-
-# --- phenomena ----------------------------------------------------------------------------------------------
-
-
-def test_the_plan_s_phenomena_are_read_from_the_plan():
-    plan_rows = phenomena.plan().set_index("id")
-    assert len(plan_rows) == 26 and set(phenomena.PHENOMENA) <= set(plan_rows.index)
-    assert plan_rows.loc["after-exit", "claim"] == "or and after_exit lead to the same scores (ours)"
-    assert plan_rows.loc["two-sided", "seen"] == "share of repairs: lower limit above 1 %"
-
-
-def judged(name: str, *made: tuple) -> tuple[str, str]:
-    return phenomena.PHENOMENA[name](dict(made))
-
-
-def scores(right: int, n: int = 400, offset: int = 0) -> list[float]:
-    return [float(offset <= i < offset + right) for i in range(n)]
-
-
-def test_criteria_of_the_main_table():
-    def at(method: str, model: str = "pocket-dream", task: str = "pocket_gsm8k", **settings: object) -> Point:
-        return Point.of(model, task, method, **settings)
-
-    made = fake_records.scored
-    jot, full = made(at("jot"), scores(320)), made(at("full"), scores(320))
-    assert judged("prophet-loses", jot, made(at("prophet"), scores(200)))[0] == "seen"
-    assert judged("prophet-loses", jot, made(at("prophet"), scores(319)))[0] == "undecided"
-    assert judged("prophet-loses", jot, made(at("prophet"), scores(360)))[0] == "not seen"
-    assert judged("prophet-loses", jot) == ("not shown", "JoT minus Prophet not recorded")
-    assert judged("klass-slow", jot, full, made(at("klass"), scores(319), 64))[0] == "seen"
-    assert judged("klass-slow", jot, full, made(at("klass"), scores(319), 16))[0] == "undecided"  # as fast as JoT
-    assert judged("klass-slow", jot, full, made(at("klass"), scores(319), 4))[0] == "not seen"
-    assert judged("klass-slow", jot, full, made(at("klass"), scores(200), 64))[0] == "not seen"
-    assert judged("klass-slow", jot, full)[0] == "not shown"
-    assert judged("klass-slow", full, made(at("klass"), scores(200), 64))[0] == "not shown"  # JoT's speed is missing
-    swag = {"task": "pocket_hellaswag"}
-    whole = made(at("full", **swag), scores(320))
-    for right, word in ((200, "seen"), (320, "not seen"), (308, "undecided")):
-        assert judged("fastdllm-hellaswag", whole, made(at("fastdllm", **swag), scores(right)))[0] == word
-    low = made(at("full", "pocket-llada"), scores(320))
-    for right, word in ((200, "seen"), (320, "not seen"), (308, "undecided")):
-        assert judged("llada-low", low, made(at("jot", "pocket-llada", tau_max=10), scores(right)))[0] == word
-    flat = [
-        made(at("jot", m, t, tau_max=tau), scores(300))
-        for m in cells.MODELS for t in ("pocket_mmlu", "pocket_hellaswag") for tau in (10, 150)
-    ]  # fmt: skip
-    assert judged("choice-flat", *flat)[0] == "seen" and judged("choice-flat", *flat[1:])[0] == "not shown"
-    moved = made(at("jot", "pocket-llada", "pocket_mmlu", tau_max=10), scores(200))
-    assert judged("choice-flat", *flat, moved)[0] == "not seen"
-    assert judged("choice-flat", moved, *flat[5:6])[0] == "not shown"
-    for shift, word in ((40, "seen"), (0, "not seen"), (4, "undecided")):
-        assert judged("two-sided", full, made(at("jot"), scores(320, offset=shift)))[0] == word
-    assert "0 repairs, 0.0 %" in judged("two-sided", full, jot)[1]
-
-
-def test_every_phenomenon_once(monkeypatch):
-    assert list(phenomena.registered(["two-sided", "compose-gsm8k"])) == ["two-sided", "compose-gsm8k"]
-    with pytest.raises(UserError, match="the plan has no phenomenon 'two-side'"):
-        phenomena.judge({}, ["two-side"])
-    monkeypatch.setattr(phenomena, "MODULES", ("composability", "temperature"))
-    with pytest.raises(UserError, match="no module has a criterion for 'quality-kept'"):
-        phenomena.registered(["quality-kept"])
-    monkeypatch.setattr(phenomena, "PHENOMENA", {**phenomena.PHENOMENA, "compose-gsm8k": lambda _: ("seen", "")})
-    with pytest.raises(UserError, match="registered twice, the second time in composability"):
-        phenomena.registered(["compose-humaneval"])
-
-
-def test_judged_phenomena_as_a_table():
-    frame = phenomena.judge({}, phenomena.PHENOMENA)
-    assert set(frame["status"]) == {"not shown"} and list(frame["id"]) == list(phenomena.PHENOMENA)
-    table = phenomena.table(frame)
-    assert "5 M parameters" in table.caption and "Exploratory" in table.caption and len(table.frame) == 6
-
-
-# --- calibration and marks ----------------------------------------------------------------------------------
-
-
-def test_calibration_takes_the_smallest_passing_threshold(found):
-    full = found["pocket-llada", "pocket_mmlu", "full"]
-    right = full.recorded.frame["score"].to_numpy()
-
-    def losing(share: float) -> cells.Cell:
-        worse = right.copy()
-        worse[np.flatnonzero(right)[: int(share * len(right))]] = 0
-        return cells.Cell("x", replaced(full.recorded, score=worse))
-
-    assert tables.calibrate({10: losing(0.2), 30: losing(0.0), 60: losing(0.1), 90: losing(0.0)}, full) == 30
-    assert tables.calibrate({10: losing(0.2), 30: losing(0.1)}, full) is None
-    assert tables.calibrate({}, full) is None
-
-
-def test_calibration_needs_the_whole_grid_on_dev(records):
-    assert tables.choose(records, "pocket-dream", "pocket_mmlu")[1]
-    thin = {}
-    for name, recorded in records.items():
-        config = recorded.meta["config"]
-        if (config["split"], config["method"].get("tau_max")) != ("dev", 60):
-            thin[name] = recorded
-    assert tables.choose(thin, "pocket-dream", "pocket_mmlu") == (None, False)
-    assert "grid not recorded" in repr(render.calibration(tables.calibration(thin)))
-
-
-def test_marks_need_a_separated_next(found):
-    full = found["pocket-llada", "pocket_mmlu", "full"]
-    right = np.zeros(full.n)
-    right[:150] = 1
-    near, far = right.copy(), right.copy()
-    near[149] = 0
-    far[100:150] = 0
-    group = {
-        (m, "t", method): cells.Cell(method, replaced(full.recorded, score=score))
-        for m, method, score in (("m", "full", right), ("m", "jot", near), ("m", "calibrated", far))
-    }
-    marks = tables.main(group).set_index("method")["score_mark"].to_dict()
-    assert marks == {"full": "", "jot": "second", "calibrated": ""}
-    assert set(tables.main(group)["speedup_mark"]) == {""}  # equal speeds: nothing to mark
-
-
-def test_calibrated_equal_to_the_default_is_one_row_for_the_marks(found):
-    default = found["pocket-llada", "pocket_gsm8k", "jot"]
-    full = found["pocket-llada", "pocket_gsm8k", "full"]
-    key = ("pocket-llada", "pocket_gsm8k")
-    frame = tables.main({(*key, "full"): full, (*key, "jot"): default, (*key, "calibrated"): default})
-    assert frame.set_index("method")["speedup_mark"].to_dict() == {
-        "full": "",
-        "jot": "best",
-        "calibrated": "best",
-    }
-
-
-# --- derived tables and text --------------------------------------------------------------------------------
-
-
-def test_decomposition_and_checks(found, main, paired):
-    split = tables.decomposition(found)
-    assert (split["tokens_per_forward"] * split["padding_factor"]).to_numpy() == pytest.approx(
-        split["ratio"].to_numpy()
-    )
-    checks = plan.checks(found, main, paired).set_index("statement")["holds"]
-    assert checks.sum() == len(checks) - 1  # all but the planned number of documents
-    broken = {**found}
-    key = ("pocket-dream", "pocket_gsm8k", "full")
-    broken[key] = cells.Cell(found[key].id, replaced(found[key].recorded, steps=1))
-    assert plan.checks(broken, main, paired)["holds"].sum() < checks.sum()
-
-
-def test_aggregate_leaves_each_task_out(main):
-    row = tables.aggregate(main).iloc[0]
-    speeds = main[(main["model"] == row["model"]) & (main["method"] == row["method"])].set_index("task")["speedup"]
-    assert row["geometric_mean"] == pytest.approx(np.exp(np.log(speeds).mean()))
-    rest = speeds.drop("pocket_humaneval")
-    assert row["without pocket_humaneval"] == pytest.approx(np.exp(np.log(rest).mean()))
-
-
-def test_every_table_says_tier_n_and_method(records, found, main, paired):
-    paper_rows = tables.published_rows(published.load("main_results"))
-    shown = [
-        render.main(main, paper_rows),
-        render.paired(paired),
-        render.decomposition(tables.decomposition(found)),
-    ]
-    for table in shown:
-        assert "mbedded tier, 5 M parameters" in table.caption and "n = 200 pocket_gsm8k" in table.caption
-        html = table._repr_html_()
-        assert html.count("<tr>") >= len(table.frame) + 1 and "style" not in html and "class" not in html
-    assert "Wilson" in shown[0].caption and "bootstrap" in shown[0].caption and "Tango" in shown[1].caption
-    assert "19.60" in repr(shown[0]) and "Dream-7B (published)" in repr(shown[0])
-    calibration = render.calibration(tables.calibration(records))
-    for table in (render.power(paired), render.aggregate(tables.aggregate(main)), calibration):
-        assert len(table.frame) and table.caption
-
-
-def test_verdict_states_the_claims_of_the_plan(records, main, paired):
-    claims = plan.claims(records, main, paired)
-    text = repr(render.verdicts(paired, main, claims))
-    assert "of 8 comparisons" in text and "n = 200 pocket_gsm8k" in text
-    assert claims["status"].isin(["seen", "not seen", "undecided"]).all()
-    assert claims["status"].iloc[1] == claims["status"].iloc[3] == "seen"
-    part = paired[paired["task"] == "pocket_mmlu"]
-    assert plan.claims({}, main, part)["status"].iloc[[0, 3]].to_list() == ["not shown", "not shown"]
-    assert "No pair" in repr(render.verdicts(paired.iloc[:0], main, claims))
-
-
-def test_claims_follow_the_plan(main, paired):
-    def status(verdicts, frame=main):
-        mine = paired[paired["method"] == "jot"].assign(verdict=verdicts)
-        return plan.claims({}, frame, mine)["status"].to_list()
-
-    good, bad, open_ = "worse within the margin", "inferior beyond the margin", "inconclusive"
-    assert status([good] * 5 + [bad] * 3)[0] == "seen"
+    table = texts(gave, "table")
+    stops = table["pocket_gsm8k", "Both stopped, ×"]
+    assert stops[0] == "1.00" and f"{row['stop_speedup']:.2f}" in stops[4] and stops[1] == "not recorded"
+    assert texts(gave, "checks")["Over"].iloc[-1] == "2 cells" and texts(gave, "checks")[""].iloc[-1] == "holds"
+
+
+def test_only_a_number_after_the_marks_counts_strictly(whole):
+    space, gave = whole
+    row = space["strict"].iloc[0]
+    for kind in ("cell", "base"):
+        run, hard = space["at"][row[kind]], space["strictly"][row[kind]]
+        last_lines = np.array([int(doc.rpartition("/")[2]) % 3 > 0 for doc in run["doc_id"]])
+        if kind == "cell" or row["base_name"] == "full":
+            assert hard["score"].to_numpy() == pytest.approx(run["score"].to_numpy() * last_lines)
+    assert list(texts(gave, "strict-table")["Model"]) == ["pocket-dream", "pocket-dream", "pocket-llada"]
+
+
+def test_no_choice_is_said_in_place_of_an_interval(whole):
+    space, gave = whole
+    table = texts(gave, "noise")
+    assert len(table) == 4 * 6 and set(table["Model"]) == {"pocket-dream"}
+    told = table[table["Difference, points"] == "degenerate: no draw had a choice"]
+    assert list(told["Task"]) == ["pocket_gsm8k"] * 3 and "itself" in told["Compared"].iloc[0]
+    assert f"smallest margin {GAP + 0.01:.4f} against 0.2197 in 20 traced documents" in gave["noise"][-1].caption
+    other = space["floor"][space["floor"]["task"] == "pocket_mmlu"].iloc[0]
+    assert other["outcomes"] < 100 and other["outcomes_low"] < other["outcomes"] < other["outcomes_high"]
+
+
+# --- the page -----------------------------------------------------------------------------------------------
+
+
+def test_every_table_says_tier_n_and_method(whole):
+    _, gave = whole
+    shown = {name: found[-1] for name, found in gave.items() if found and isinstance(found[-1], show.Table)}
+    assert len(shown) >= 17 and all(table._repr_html_() and table.caption for table in shown.values())
+    for name in ("confirm-table", "table", "paired", "matched", "strict-table", "secondary", "split-table", "training",
+                 "noise"):  # fmt: skip
+        assert "mbedded tier, 5 M parameters" in shown[name].caption and f"n = {N} pocket_gsm8k" in shown[name].caption
+    assert "Wilson" in shown["table"].caption and "bootstrap" in shown["table"].caption
+    assert "Tango" in shown["paired"].caption and "19.60" in repr(shown["table"])
+    assert "T = 0.1" in repr(shown["matched"]) and "no cache" in repr(shown["paired"])
+    assert len(shown["split-table"].whole) == 2 * (4 * 7 + 1) + shown["split-table"].whole["Method"].str.contains(
+        "calibrated"
+    ).sum() > len(shown["split-table"].frame) == 2 * 4 * 2  # fmt: skip
+
+
+def test_verdict_states_the_plan_s_claims_and_what_can_inform(whole):
+    _, gave = whole
+    text = gave["verdict"][0].text
+    assert "of 8 comparisons" in text and "can inform" in text and f"n = {N} pocket_gsm8k" in text
+    assert len(re.findall(r"\*\*(?:seen|not seen|undecided)\*\*", text)) == 4
+    assert "Confirm split, Holm over 4" in text and "Both sides stopped" in text and "new training run" not in text
+
+
+def test_claims_follow_the_plan():
+    pairs = pd.DataFrame(itertools.product(criteria.MODELS, criteria.TASKS), columns=["model", "task"])
+    pairs = pairs.assign(b=3, c=1, speedup_low=1.2, speedup_high=1.4)
+    harm = {model: {"p": 0.001, "difference": -9.0} for model in criteria.MODELS}
+
+    def status(verdicts, control=harm, **columns):
+        return criteria.main_claims(pairs.assign(verdict=verdicts, **columns), control)["status"].to_list()
+
+    good, bad, open_ = "worse within the margin", "inferior beyond the margin", "worse, margin undecided"
+    assert status([good] * 5 + [bad] * 3)[0] == status(["better"] * 5 + [open_] * 3)[0] == "seen"
     assert status([good] * 4 + [bad] * 4)[0] == "not seen"
     assert status([good] * 4 + [bad] * 3 + [open_])[0] == "undecided"
-    fast = main.assign(speedup_low=1.2, speedup_high=1.4)
-    assert status([good] * 8, fast)[1:3] == ["seen", "undecided"]
-    assert status([good] * 8, main.assign(speedup_low=0.9, speedup_high=1.04))[1] == "not seen"
-    long = main["task"].isin(plan.LONG)
-    apart = fast.assign(speedup_low=np.where(long, 3, 1.2), speedup_high=np.where(long, 4, 1.4))
-    assert status([good] * 8, apart)[2] == "seen"
-    turned = fast.assign(speedup_low=np.where(long, 1.1, 3), speedup_high=np.where(long, 1.2, 4))
-    assert status([good] * 8, turned)[2] == "not seen"
+    assert status([good] * 8)[1:3] == ["seen", "undecided"]
+    assert status([good] * 8, speedup_low=0.9, speedup_high=1.04)[1] == "not seen"
+    long = pairs["task"].isin(criteria.LONG)
+    apart = {"speedup_low": np.where(long, 3, 1.2), "speedup_high": np.where(long, 4, 1.4)}
+    turned = {"speedup_low": np.where(long, 1.1, 3), "speedup_high": np.where(long, 1.2, 4)}
+    assert status([good] * 8, **apart)[2] == "seen" and status([good] * 8, **turned)[2] == "not seen"
+    mild = {model: {"p": 0.2, "difference": -1.0} for model in criteria.MODELS}
+    assert [status([good] * 8, control)[3] for control in (harm, mild, {}, dict([*harm.items()][:1]))] == [
+        "seen", "not seen", "not shown", "not shown"]  # fmt: skip
+    few = criteria.main_claims(pairs.head(3).assign(verdict=good, c=[1, 0, 0], b=[3, 0, 0]), harm)
+    assert list(few["status"]) == ["not shown"] * 3 + ["seen"]
+    assert few["detail"].iloc[0] == "3 of 3 lose less, 0 more, by interval; 1 can inform, 1 of these lose less"
 
 
-def test_cells_of_text_become_plain_tags():
-    table = display.Table(pd.DataFrame({("a", "x"): ["**1.0**\n[<0, 2]"], ("a", "y"): ["__2__"]}), "Cap & tion")
-    html = table._repr_html_()
-    assert '<th colspan="2">a</th>' in html and "Cap &amp; tion" in html
-    assert "<td><b>1.0</b><br><sub>[&lt;0, 2]</sub></td><td><ins>2</ins></td>" in html
+# --- parts ----------------------------------------------------------------------------------------------------
 
 
-def test_figure_is_repeatable(main, tmp_path):
-    paper_rows = tables.published_rows(published.load("main_results"))
-    first = plots.save(plots.main_results(main, paper_rows), tmp_path / "a" / "main_results")
-    second = plots.save(plots.main_results(main, paper_rows), tmp_path / "b" / "main_results")
-    assert [p.suffix for p in first] == [".png", ".pdf"]
-    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
-    assert len(plots.show(plots.main_results(main[main["task"] == "pocket_mmlu"])).data) > 5000
+@pytest.mark.parametrize(
+    ("methods", "verdict"),
+    [
+        (["jot"], "among these runs: add full to compare"),
+        (["full", "jot", "fastdllm-nocache"], "of 1 comparisons"),
+    ],
+)
+def test_few_methods(store, tmp_path, methods, verdict):
+    """What is not asked for is not shown, and nothing breaks."""
+    space, gave = cells.run(NAME, store=store, out=tmp_path, models=["pocket-llada"], tasks=["pocket_gsm8k"],
+                            methods=methods)  # fmt: skip
+    assert list(space["main"]["name"]) == methods and verdict in gave["verdict"][0].text
+    assert "add full" in gave["paired"][-1].caption.lower() or "full" in methods
+    assert (tmp_path / "main_results.png").is_file()
 
 
-# --- limits, live plans, decoding again ---------------------------------------------------------------------
+def test_a_partial_store(store, tmp_path):
+    """Without a part of the dev grid, a method on one task, a seed, the confirm split; traces that could choose."""
+    found = everything()
+    lost = ("pocket-dream_pocket-gsm8k_jot_tau60_dev", "pocket-dream_pocket-mmlu_klass_test", "confirm", "seed1")
+    thin = {name: run for name, run in found.items() if not any(part in name for part in lost)}
+    thin = {name: run for name, run in thin.items() if run.meta["config"]["split"] != "confirm"}
+    assert len(found) - len(thin) > 20
+    place = fake_records.write(tmp_path / "store", thin)
+    fake_records.write(place / "traces", traced(found, GAP - 0.01))
+    _, gave = cells.run(NAME, store=place, out=tmp_path)
+    assert "grid not recorded" in repr(gave["calibration-table"][-1])
+    table = texts(gave, "table")
+    klass = table[(table["", "Model"] == "pocket-dream") & (table["", "Method"] == "KLASS")].iloc[0]
+    assert klass["pocket_mmlu", "Score, %"] == "not recorded" != klass["pocket_gsm8k", "Score, %"]
+    assert set(texts(gave, "confirm-table")["Difference, points"]) == {"not recorded"}
+    assert "not recorded" in set(texts(gave, "training")["Difference, points"])
+    assert "degenerate" not in repr(gave["noise"][-1])  # a commit close enough for a draw to matter
+    assert "Confirm split, not recorded" in gave["verdict"][0].text
 
 
-def test_limits_are_nested_and_bounded(records):
-    few, more = sources.first(records, 20), sources.first(records, 50)
-    for name, recorded in few.items():
-        assert len(recorded.frame) == 20 and set(recorded.frame["doc_id"]) <= set(more[name].frame["doc_id"])
-    assert sources.first(records, None) is records
-    lazy = {k: Recorded(r.meta, lambda r=r: r.frame) for k, r in records.items()}
-    cut = sources.first(lazy, 20)
-    assert {r.n for r in cut.values()} == {20} and not any("frame" in vars(r) for r in cut.values())
-    assert all(set(cut[k].frame["doc_id"]) == set(few[k].frame["doc_id"]) for k in few)
-    with pytest.raises(UserError, match="limit=201 is above the 200 recorded"):
-        sources.first(records, 201)
+def test_live(tmp_path, monkeypatch):
+    store = tmp_path / "live"
+    _, gave = cells.run(NAME, until="checks", source="live", store=store, out=tmp_path, models=["pocket-llada"],
+                        tasks=["pocket_mmlu"], methods=["full", "jot"], limit=2, device="cpu")  # fmt: skip
+    table = texts(gave, "table")
+    assert list(table["", "Method"])[:2] == ["Full decoding", "JoT (default), τ = 30"]
+    assert "not recorded" not in set(table["pocket_mmlu", "Both stopped, ×"])  # what the grid lists is decoded
+    found = runs(store)
+    assert set(found["n"]) == {2} and set(found["setting"]) == {"", "stop_at_eos=True"} and len(found) == 4
+    assert texts(gave, "checks")[""].iloc[-1] == "holds"
 
 
-def test_the_cells_a_live_table_needs():
-    wanted = list(sources.main_cells(["pocket-llada"], ["pocket_mmlu"], ["full", "jot"]))
-    assert [(c.method, c.tau, c.split) for c in wanted] == [("full", None, "test"), ("jot", 30, "test")]
-    wanted = list(sources.main_cells(["pocket-llada"], ["pocket_mmlu"], ["full", "jot", "calibrated"]))
-    assert len(wanted) == len(set(wanted)) == 2 + 6 + 6  # full on both splits, the grid on both
-    assert sources.gpu_hours(wanted, None) == 0
-    every = list(sources.main_cells(["pocket-llada"], ["pocket_gsm8k", "pocket_mmlu"], cells.ALL, 3))
-    others = [c for c in every if isinstance(c, Point)]
-    assert [(c.task, c.method) for c in others[:6]] == [("pocket_gsm8k", m) for m in ("prophet", "klass", "fastdllm",
-            "prophet", "klass", "fastdllm")]  # fmt: skip
-    assert len(others) == 6 + 5 and {c.seed for c in others} == {3}
-    with pytest.raises(NotebookError, match="unknown value 'klas'; did you mean 'klass'"):
-        list(sources.main_cells(["pocket-llada"], ["pocket_mmlu"], ["klas"]))
-    beside = list(sources.beside_cells(["pocket-dream", "someone/dream"], ["pocket_mmlu"]))
-    assert {(c.model, c.seed) for c in beside} == {("pocket-dream", 1), ("pocket-dream", 2), ("pocket-dream-seed1", 0),
-            ("pocket-dream-seed2", 0)}  # fmt: skip
-    real = list(sources.main_cells(["GSAI-ML/LLaDA-8B-Instruct"], ["gsm8k"], ["full"]))
-    assert sources.gpu_hours(real, None) == pytest.approx(1319 * 256 * sources.SECONDS_PER_FORWARD / 3600)
+def test_mistakes_are_one_sentence(store):
+    for wrong, told in [
+        ({"methods": ["klas"]}, "unknown value 'klas'; did you mean 'klass'"),
+        ({"models": ["pocket-dreem"]}, "did you mean 'pocket-dream'"),
+        ({"seed": 5}, "none of these runs is among the records"),
+        ({"limit": N + 1}, f"limit={N + 1} is above the {N} recorded documents"),
+    ]:
+        with pytest.raises(UserError, match=re.escape(told)):
+            cells.run(NAME, until="table-one", store=store, **wrong)
 
 
-def test_agreement_and_the_margin_where_two_runs_parted():
-    def row(doc, tokens, step, margin, threshold):
-        return {"doc_id": doc, "score": float(tokens[0]), "generated": tokens, "trace_step": step,
-                "trace_margin": margin, "trace_threshold": threshold}  # fmt: skip
-
-    recorded = [row("a", [1, 2], [0, 1], [5, 5], [4, 4]), row("b", [1, 2], [0, 1], [4.5001, 2], [4.5, 4])]
-    live = [row("a", [1, 2], [0, 1], [5, 5], [4, 4]), row("b", [1, 3], [1, 2], [6, 2], [4.5, 4])]
-    seen = paper.agreement(pd.DataFrame(recorded), pd.DataFrame(live))
-    assert (seen.n, seen.scores, seen.tokens) == (2, 2, 1)
-    assert seen.margins == pytest.approx([1e-4])  # position 0 exited a step earlier in the record
-    bare = [{k: v for k, v in r.items() if not k.startswith("trace")} for r in recorded]
-    assert paper.agreement(pd.DataFrame(bare), pd.DataFrame(live)).margins == pytest.approx([2])
+# --- as recorded ----------------------------------------------------------------------------------------------
 
 
-def test_report_and_live_table(found):
-    live = {c.id: Recorded(c.recorded.meta, c.recorded.frame.iloc[: 5 + (k[2] == "full")]) for k, c in found.items()}
-    lines = paper.report(found, live)
-    assert any("5/5 scores equal, 5/5 tokens equal" in line for line in lines) and lines[-1].startswith("In all")
-    cut = paper.live_table(found, live)
-    assert {cell.n for cell in cut.values()} == {5} and len(tables.main(cut)) == len(found)
-    assert "out of time" in paper.report(found, {})[0]
+def printed(cell: str) -> list[list[str]]:
+    """The rows of a table of the committed notebook."""
+    notebook = json.loads((ROOT / "notebooks" / f"{NAME}.ipynb").read_text(encoding="utf-8"))
+    outputs = next(c["outputs"] for c in notebook["cells"] if c["id"] == cell)
+    return Rows("".join(outputs[-1]["data"]["text/html"])).rows
+
+
+def raw(model: str, task: str, key: str, *columns: str) -> pd.DataFrame:
+    """Rows of a run straight from the file of its family."""
+    frame = pd.read_parquet(RECORDS / f"{model[:12]}.{task}.test.parquet", columns=["cell", "doc_id", *columns],
+                            filters=[("cell", "==", key)])  # fmt: skip
+    return frame.set_index("doc_id").sort_index()
+
+
+@recorded
+def test_pooled_seeds_as_recorded():
+    """Two intervals by the normal formula over documents, and t over seeds, from the files alone."""
+    found, rows = runs(RECORDS, method=["full", "jot"], setting="", split="test", seed=0), printed("pooled-table")
+    expected = {
+        ("pocket-dream", "pocket_gsm8k"): ("+3.9", (2.8, 5.1), (-1.0, 8.8)),
+        ("pocket-dream", "pocket_humaneval"): ("+0.3", (-1.0, 1.6), (-3.4, 4.0)),
+        ("pocket-llada", "pocket_gsm8k"): ("+0.0", (-1.0, 1.0), (-4.4, 4.4)),
+        ("pocket-llada", "pocket_humaneval"): ("-3.5", (-4.6, -2.5), (-5.8, -1.3)),
+    }
+    for (model, task), (value, these, run) in expected.items():
+        mine = found[found["model"].str.startswith(model) & (found["task"] == task)]
+        score = {(x.model, x.method): raw(model, task, x.cell[-10:], "score")["score"] for x in mine.itertuples()}
+        gaps = pd.DataFrame({m: score[m, "jot"] - score[m, "full"] for m in dict.fromkeys(mine["model"])}) * 100
+        middle, of_runs = gaps.mean(axis=1), gaps.mean()
+        half = Z * middle.std() / math.sqrt(len(gaps)), stats.t.ppf(0.975, 2) * of_runs.std() / math.sqrt(3)
+        assert gaps.shape[1] == 3
+        assert (middle.mean() - half[0], middle.mean() + half[0]) == pytest.approx(these, abs=0.06)
+        assert (middle.mean() - half[1], middle.mean() + half[1]) == pytest.approx(run, abs=0.06)
+        row = next(row for row in rows if row[:2] == [model, task])
+        numbers = [[float(x) for x in re.findall(r"[-+]\d+\.\d+", cell)] for cell in row[5:]]
+        assert row[5].startswith(value) and numbers[0][1:] == pytest.approx(these, abs=0.11)
+        assert numbers[1][1:] == pytest.approx(run, abs=0.06)
+
+
+@recorded
+def test_matched_and_strict_as_recorded():
+    matched = {(row[1], row[3]): row for row in printed("matched") if len(row) > 3 and row[2].startswith("JoT")}
+    assert "+2.1 [+0.4, +3.8]" in matched["pocket_gsm8k", "Full decoding, greedy in blocks"]
+    assert "+5.6 [+3.7, +7.5]" in matched["pocket_gsm8k", "Full decoding"]
+    found = runs(RECORDS, model="pocket-llada", task="pocket_gsm8k", method=["full", "jot"], setting="", split="test")
+    right = {}
+    for x in found[found["seed"] == 0].itertuples():
+        run = raw("pocket-llada", "pocket_gsm8k", x.cell[-10:], "score", "text")
+        right[x.method] = (run["score"] > 0.5) & run["text"].str.contains(r"####\s*-?\d")
+    b, c = int((right["jot"] & ~right["full"]).sum()), int((~right["jot"] & right["full"]).sum())
+    row = next(row for row in printed("strict-table") if row[0] == "pocket-llada")
+    assert row[-3:-1] == [str(b), str(c)] and row[-4] == "+1.4 [-0.1, +3.0]"
