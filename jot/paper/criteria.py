@@ -481,7 +481,7 @@ def wallclock_below(at: Evidence) -> Judged:
     for model, task in itertools.product(MODELS, LONG):
         here = found[(found["model"] == model) & (found["task"] == task)]
         full, mine = (here[here["method"] == name].set_index("doc_id") for name in ("full", "jot"))
-        both = full.join(mine, lsuffix="_full", how="inner")
+        both = full.merge(mine, left_index=True, right_index=True, suffixes=("_full", ""))
         sums = [both[name] for name in ("seconds_full", "seconds", "steps_full", "steps")]
         parts[f"{model} {task}"] = None if both.empty else stats.ratio_of_ratios(*sums)
     known = [part for part in parts.values() if part]
@@ -642,6 +642,32 @@ def quality_kept_fast(at: Evidence) -> Judged:
 
 
 # --- all of them --------------------------------------------------------------------------------------------
+
+FIRST = ("scores-within", "fewer-steps", "most-on-long", "low-threshold-harm")  # the plan's first table, in its order
+
+
+def first(at: Evidence) -> dict[str, Judged]:
+    """Status and numbers of the plan's first table by id, from the records alone."""
+    rows, control = [], {}
+    for model, task in itertools.product(MODELS, TASKS):
+        try:
+            found, speed = at.paired(model, task, "jot", "full"), at.speedup(model, task, "jot")
+        except NotRecorded:
+            continue
+        limits = {"speedup_low": speed.low, "speedup_high": speed.high}
+        rows.append({"model": model, "task": task, **found, **limits,
+                     "verdict": stats.verdict(found["low"], found["high"])})  # fmt: skip
+    dev = Evidence(at.store, at.dtype, at.seed, at.limit, "dev")
+    for model in MODELS:
+        try:
+            control[model] = dev.paired(model, GSM8K, bare(model, 3), "full")
+        except NotRecorded:
+            continue
+    if not rows:
+        return dict.fromkeys(FIRST, (NOT_SHOWN, "not recorded"))
+    found = main_claims(pd.DataFrame(rows), control)
+    return dict(zip(FIRST, zip(found["status"], found["detail"], strict=True), strict=True))
+
 
 CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
     rule.__name__.replace("_", "-"): rule

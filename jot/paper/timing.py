@@ -280,6 +280,8 @@ def load(p: SimpleNamespace) -> tuple[Path, pd.DataFrame]:
     if not models:
         raise NotebookError(f"no model of {', '.join(p.models)} is of the families {', '.join(p.families)}")
     methods = list(dict.fromkeys(["full", *p.methods]))
+    if methods == ["full"]:
+        raise NotebookError("methods=full has nothing to compare it with: name a second method")
     place = p.store or home() / "data" / "records" / "cpu"
     if p.source == "live":
         place = p.store or home() / "results" / "wallclock" / f"{p.dtype}-seed{p.seed}"

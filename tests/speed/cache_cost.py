@@ -3,11 +3,14 @@
     python tests/speed/cache_cost.py --only llada gsm8k --out data/records/speed/cache_cost-llada.json
     python tests/speed/cache_cost.py --tiny                                            # a dry run on the CPU
 
-Dual cache, blocks of 32, random weights, bfloat16, batch 1. Two runs with different mixes give the two unknowns: one
-reveals a token a step (31 or 32 forwards within each block), one fills each block at once (one or two). The times of a
-run are openings x opening_ms + in-block x block_ms, set-up included. **bare block** is a CUDA graph of the backbone on
-the 32 tokens alone with the head on 32 rows, without the cached keys; **read** is the weight read at the measured
-bandwidth.
+Dual cache, blocks of 32 (the canvas where it is shorter), random weights, bfloat16, batch 1, prompt and generated
+tokens of ``common.SHAPES``. Two runs with different mixes give the two unknowns: one reveals a token a step (31 or 32
+forwards within each block), one fills each block at once (one or two). The times of a run are openings x opening_ms +
+in-block x block_ms, set-up included. **bare block** is a CUDA graph of the backbone on the block's tokens alone with
+the head on as many rows, without the cached keys; **read** is the weight read at the measured bandwidth. A longer
+canvas takes
+
+    python tests/speed/cache_cost.py --only llada long2048 jot --repeats 3 --seconds 280 --out ...
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ FORMAT = ("model", "task", "method", "openings", "in_block", "block_ms", "openin
 
 def ways(name: str, family: str, length: int, device):
     """The rule twice: never exiting, so that the schedule reveals one a step, and filling a block at once."""
-    rule, config = common.method_of(name, family, length, cache="dual", block_length=common.BLOCK)
+    rule, config = common.method_of(name, family, length, cache="dual", block_length=min(common.BLOCK, length))
     slow = common.Replayed(rule, {0: np.full(length, 1 << 30)}, device)
     quick = common.Replayed(rule, {0: np.ones(length, dtype=np.int64)}, device)  # at the first forward within it
     return slow, quick, dataclasses.asdict(config)
@@ -81,10 +84,13 @@ def main() -> None:
         if not budget.has(family):
             continue
         model = common.build(family, device, options.tiny)
-        bare = common.bare(model, common.BLOCK, common.BLOCK, repeats=options.repeats, compiled=False)
+        bares: dict[int, dict] = {}
         for task in chosen(common.SHAPES):
             tokens, length = (common.TINY if options.tiny else common.SHAPES)[task]
-            work = common.work(model, common.BLOCK, common.BLOCK, keys=tokens + length)
+            size = min(common.BLOCK, length)
+            if size not in bares:
+                bares[size] = common.bare(model, size, size, repeats=options.repeats, compiled=False)
+            bare, work = bares[size], common.work(model, size, size, keys=tokens + length)
             for name in chosen(METHODS):
                 if not budget.has(f"{family} {task} {name}"):
                     continue

@@ -31,9 +31,14 @@ from jot.sampler.proposals import sample_key  # noqa: E402
 
 FAMILIES = ("llada", "dream")
 NAMES = {"llada": "LLaDA-8B", "dream": "Dream-7B"}
-SHAPES = {"gsm8k": (144, 256), "humaneval": (188, 512)}  # prompt and generated tokens, as in the paper
+# Prompt and generated tokens: the paper's four canvases (the two short ones with the prompt of gsm8k, so that the
+# canvas alone differs), and two beyond its longest.
+SHAPES = {"gsm8k": (144, 256), "humaneval": (188, 512), "mmlu": (144, 3), "hellaswag": (144, 5),
+          "long1024": (200, 1024), "long2048": (200, 2048)}  # fmt: skip
+LIKE = {"long1024": "humaneval", "long2048": "humaneval"}  # whose recorded runs and speedups a longer canvas takes
 BLOCK = 32
-TINY = {"gsm8k": (16, 128), "humaneval": (24, 128)}
+TINY = {"gsm8k": (16, 128), "humaneval": (24, 128), "mmlu": (16, 3), "hellaswag": (16, 5), "long1024": (24, 256),
+        "long2048": (24, 256)}  # fmt: skip
 TINY_CONFIG = {
     "llada": (LLaDAConfig, LLaDAModelLM, dict(
         d_model=64, n_layers=2, n_heads=4, n_kv_heads=4, mlp_hidden_size=96, vocab_size=512, embedding_size=512,
@@ -304,16 +309,14 @@ def yardstick(found: Mapping[str, object], own: bool = False) -> float:
 
 def recorded(family: str, task: str = "gsm8k") -> tuple[np.ndarray, np.ndarray]:
     """Step and rule (bit 2 = exit) of every commit of the traced JoT runs at the family's default, ``[docs, 128]``."""
-    from jot.analysis import cells
-    from jot.records import load_store
-    from jot.runs.grid import Point
+    from jot.runs.frames import runs, samples
 
-    cell = cells.lookup(
-        load_store(ROOT / "data" / "records" / "traces"), Point.of(f"pocket-{family}", f"pocket_{task}", "jot")
-    )
-    if cell is None:
+    traces = ROOT / "data" / "records" / "traces"
+    found = runs(traces, split="test", method="jot", setting="", dtype="float32")
+    found = found[(found["model"] == f"pocket-{family}") & (found["task"] == f"pocket_{LIKE.get(task, task)}")]
+    if found.empty:
         sys.exit(f"data/records/traces lacks the traced JoT run of pocket-{family} on pocket_{task}; check it out")
-    frame = cell.recorded.frame
+    frame = samples(found, traces, ["trace_step", "trace_rule"])
     return np.stack(frame["trace_step"].to_list()), np.stack(frame["trace_rule"].to_list())
 
 

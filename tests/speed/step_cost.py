@@ -3,13 +3,18 @@
     python tests/speed/step_cost.py --only llada gsm8k --out data/records/speed/step_cost-llada-gsm8k.json
     python tests/speed/step_cost.py --tiny                                             # a dry run on the CPU
 
-Random weights, bfloat16, batch 1, 144+256 and 188+512 tokens. ``--only`` takes families, tasks (for their shape) and
-methods; one family and one shape fit into the default ``--seconds``.
+Random weights, bfloat16, batch 1, prompt and generated tokens of ``common.SHAPES``. ``--only`` takes families, tasks
+(for their shape) and methods; one family and one shape of the paper fit into the default ``--seconds``; a longer
+canvas takes
+
+    python tests/speed/step_cost.py --only llada long2048 full jot --repeats 3 --seconds 280 --out ...
 
 * **step**: seconds of a whole decoding over its steps, set-up included. Random weights clear no threshold, so early
   exits follow a recorded run (the traced document whose speedup is nearest to the paper's for that method, model and
-  task); the rule itself still runs. Full decoding and Prophet reveal four tokens a step, which keeps the rows a step
-  and shortens the run; Prophet fires where the paper's speedup says.
+  task, of humaneval for longer canvases; on three and five tokens all that is left exits at the whole number of steps
+  nearest to the paper's); the rule itself still runs. Full decoding and Prophet reveal four tokens a step, eight on the
+  longer canvases and one on the short ones, which keeps the rows a step and shortens the run; Prophet fires where the
+  paper's speedup says.
 * **bare**: backbone and head on the mean number of asked rows, the least of a CUDA graph and torch.compile.
 * **own bare**: a CUDA graph of the loop's own joint kernels, where they are the faster: what the loop adds to it shows.
 * **floor**: arithmetic and weight read at the card's measured peaks.
@@ -24,15 +29,14 @@ import math
 
 import common
 import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
 
 import jot
-from jot.analysis import published
 from jot.paper.timing import rows_read
 
 METHODS = ("full", "jot", "klass", "fastdllm", "prophet")
-SHORT = 4  # tokens a step of full decoding and Prophet
 FORMAT = ("model", "task", "method", "steps", "speedup", "rows", "step_ms", "bare_ms", "over_bare", "own_bare_ms",
           "over_own", "flop_ms", "read_ms", "kept", "rule_ms", "replay_ms", "extra_gib", "path")  # fmt: skip
 
@@ -94,23 +98,29 @@ def plain_dream(model, prompt: list[int], length: int, steps: int, temperature=0
 
 
 def paper_speedup(family: str, task: str, method: str) -> float:
-    """The step speedup that the paper prints."""
-    table = published.load("main_results")
-    hit = table[(table["model"] == common.NAMES[family]) & (table["method"] == method) & (table["task"] == task)]
-    return float(hit[hit["metric"] == "speedup"]["value"].iloc[0])
+    """The step speedup that the paper prints; of humaneval for a longer canvas."""
+    table = pd.read_csv(common.ROOT / "data" / "paper" / "main_results.csv").query("metric == 'speedup'")
+    key = (common.NAMES[family], method, common.LIKE.get(task, task))
+    return float(table.set_index(["model", "method", "task"])["value"][key])
+
+
+def pace(length: int) -> int:
+    """Tokens a step of full decoding and Prophet, so that a run is short."""
+    return 1 if length < common.BLOCK else 4 if length < 1024 else 8
 
 
 def prepared(name: str, family: str, task: str, length: int, device):
     """The method as it is timed: replayed where exits end a run early. Rule, decoding parameters."""
     if name == "full":
-        rule, config = common.method_of(name, family, length, steps=length // SHORT)
-        return rule, config
-    wanted = paper_speedup(family, task, name)
+        return common.method_of(name, family, length, steps=length // pace(length))
+    wanted, short = paper_speedup(family, task, name), length < common.BLOCK
     if name == "prophet":
-        rule, config = common.method_of(name, family, length, steps=length // SHORT)
-        fires = np.full(length, max(0, math.ceil(config.steps / wanted) - 1))
-        return common.Replayed(rule, {0: fires}, device, clock="sample"), config
+        rule, config = common.method_of(name, family, length, steps=length // pace(length))
+        fires = (round if short else math.ceil)(config.steps / wanted) - 1
+        return common.Replayed(rule, {0: np.full(length, max(0, fires))}, device, clock="sample"), config
     rule, config = common.method_of(name, family, length)
+    if short:  # the schedule reveals one a step until all that is left exits
+        return common.Replayed(rule, {0: np.full(length, max(0, round(length / wanted) - 1))}, device), config
     block = config.block_length
     step, recorded_rule = common.recorded("llada" if block else "dream", task)
     at = common.nearest(step, wanted)
@@ -165,11 +175,11 @@ def measure(model, family: str, task: str, name: str, prompt, length, peak, bare
 
 def measure_plain(model, family: str, prompt, length: int, options) -> list[float]:
     """ms a step of the plain loop, 32 steps over the canvas so that the rows fall as in a whole run."""
-    device, steps = model.device, max(32, length // common.BLOCK)
+    device, steps = model.device, min(length, max(32, length // common.BLOCK))
 
     def run() -> int:
         if family == "llada":
-            return plain_llada(model, prompt, length, common.BLOCK, steps)
+            return plain_llada(model, prompt, length, min(common.BLOCK, length), steps)
         return plain_dream(model, prompt, length, steps)
 
     repeats = min(3, options.repeats)
