@@ -1,29 +1,42 @@
-"""Composition with a cache and the temperature table, on made-up cells whose numbers are known."""
+"""Composition with a cache and temperatures: the notebook's cells on made-up runs whose numbers are known, the plan's
+criteria in both directions, and the matched comparisons on the recorded runs."""
 
 from __future__ import annotations
 
+import itertools
+
+import cells
+import fake_records
 import numpy as np
 import pandas as pd
 import pytest
 from fake_records import scored
 from scipy import stats
 
-from jot.analysis import cells, composability, composability_view, plots, published, temperature, temperature_view
-from jot.analysis.sources import gpu_hours
-from jot.errors import UserError
+from jot.paper import criteria
+from jot.records import take
+from jot.runs import grid
 from jot.runs.grid import Point
+from jot.runs.parameters import NotebookError
 
-GSM, CODE = composability.TASKS
-MODELS = list(cells.MODELS)
+GSM, CODE = "pocket_gsm8k", "pocket_humaneval"
+DREAM, LLADA = "pocket-dream", "pocket-llada"
+TAUS, HEAT = (10, 30, 60, 90, 120, 150), (0.0, 0.1, 0.5, 1.0)
+GREEDY = {DREAM: {"block_length": 32, "temperature": 0.0, "ranking": "confidence"}, LLADA: {"block_length": 32}}
+DEFAULT, RETUNED = {DREAM: 90, LLADA: 30}, {DREAM: 30, LLADA: 60}
+NOTEBOOK = "08_composability"
 
 
-def right(count: int, n: int = 100, offset: int = 0) -> list[float]:
-    return [float(offset <= i < offset + count) for i in range(n)]
+def right(count: int, n: int = 100) -> list[float]:
+    return [float(i < count) for i in range(n)]
 
 
-def made(model: str, task: str, key: str, scores: list[float], steps: int = 10) -> tuple:
-    """One cell of the composability table; under the dual cache 4 of its forwards open blocks."""
-    point = composability.rows(model, task)[key].point
+def dual(model: str, task: str, method: str = "jot", **settings: object) -> Point:
+    return Point.of(model, task, method, cache="dual", **GREEDY[model], **settings)
+
+
+def made(point: Point, scores: list[float], steps: int = 10) -> tuple:
+    """One run; under a cache 4 of its forwards open blocks."""
     name, recorded = scored(point, scores, 128 if point.method == "full" else steps)
     cache = recorded.meta["config"]["decode"].get("cache")
     if cache:
@@ -33,273 +46,263 @@ def made(model: str, task: str, key: str, scores: list[float], steps: int = 10) 
     return name, recorded
 
 
+def composed(model: str, task: str) -> list[Point]:
+    """What the table on composition shows, in its order."""
+    plain, greedy = Point.of(model, task, "full"), GREEDY[model]
+    found = [plain] + [Point.of(model, task, "full", cache=None, **greedy)] * (model == DREAM)
+    found += [dual(model, task, "full"), Point.of(model, task, "fastdllm"), Point.of(model, task, "jot")]
+    if model == DREAM:
+        found += [Point.of(model, task, "jot", cache=None, tau_max=tau, **greedy) for tau in (30, 90)]
+    found += [dual(model, task, tau_max=tau) for tau in TAUS]
+    if model == DREAM:
+        return [*found, dual(model, task, tau_max=30, block_start=True)]
+    return [*found, Point.of(model, task, "jot", cache="prefix", **greedy)]
+
+
+def heated(model: str, task: str, method: str, t: float) -> Point:
+    nucleus = {"top_p": 0.9} if model == DREAM else {}
+    rule = {"gate": {"fastdllm": "proposal", "fastdllm-raw": "raw"}[method]} if method.startswith("fast") else {}
+    return Point.of(model, task, method.removesuffix("-raw"), temperature=t, **nucleus, **rule)
+
+
+HEATED = [heated(model, task, method, t) for model, task in itertools.product((DREAM, LLADA), (GSM, CODE))
+          for method in ("full", "jot", "fastdllm", "fastdllm-raw") for t in HEAT]  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def records() -> dict:
     rng = np.random.default_rng(0)
-    out = {}
-    for model in MODELS:
-        for task in composability.TASKS:
-            for method in temperature.METHODS:
-                for t in temperature.TEMPERATURES:
-                    out |= [scored(temperature.point(model, task, method, t), right(60 + int(10 * t)))]
-            for i, key in enumerate(composability.rows(model, task)):  # some cells stand in both tables
-                out |= [made(model, task, key, (rng.random(100) < 0.7).astype(float).tolist(), 8 + i)]
+    out = dict([scored(point, right(60 + int(10 * dict(point.settings)["temperature"]))) for point in HEATED])
+    for model, task in itertools.product((DREAM, LLADA), (GSM, CODE)):
+        for i, point in enumerate(composed(model, task)):  # some runs stand in both tables
+            out |= [made(point, (rng.random(100) < 0.7).astype(float).tolist(), 8 + i)]
     return out
 
 
 @pytest.fixture(scope="module")
-def found(records) -> dict:
-    return composability.select(records, MODELS)
+def shown(records, tmp_path_factory):
+    """The namespace of the notebook, and what its cells gave."""
+    folder = tmp_path_factory.mktemp("composability")
+    store = fake_records.write(folder / "store", records)
+    return cells.run(NOTEBOOK, store=str(store), out=str(folder))
 
 
-@pytest.fixture(scope="module")
-def frame(found) -> pd.DataFrame:
-    return composability.frame(found)
+def raw(records: dict, point: Point) -> pd.DataFrame:
+    """The rows of a made-up run by document."""
+    return records[scored(point, [1.0])[0]].frame.set_index("doc_id").sort_index()
 
 
-# --- which cells --------------------------------------------------------------------------------------------
+# --- the page -----------------------------------------------------------------------------------------------
 
 
-def test_the_cells_of_the_table_are_those_of_the_grid(root):
-    from jot.runs.grid import read
+def test_a_live_notebook_decodes_what_it_shows():
+    def keys(points):
+        return {scored(point, [1.0])[0] for point in points}
 
-    asked = {cells.resolved(p)[0].get("name", "") + str(cells.resolved(p)) + p.model + p.task
-             for p in read(root / "notebooks" / "grids" / "composability.yaml")}  # fmt: skip
-    for point in composability.wanted(MODELS):
-        key = cells.resolved(point)[0].get("name", "") + str(cells.resolved(point)) + point.model + point.task
-        in_main_table = point == Point.of(point.model, point.task, point.method)
-        assert key in asked or in_main_table, point
-    keys = {str(cells.resolved(p)) + p.model + p.task for p in temperature.wanted(MODELS)}
-    grid = read(root / "notebooks" / "grids" / "temperature.yaml")
-    assert keys == {str(cells.resolved(p)) + p.model + p.task for p in grid}
-    assert gpu_hours(composability.wanted(["GSAI-ML/LLaDA-8B-Instruct"], ["gsm8k"]), 10) > 0
+    listed = keys(grid.read(cells.ROOT / "notebooks" / "grids" / "composability.yaml"))
+    warm = keys(grid.read(cells.ROOT / "notebooks" / "grids" / "temperature.yaml"))
+    shown = keys(point for model in (DREAM, LLADA) for task in (GSM, CODE) for point in composed(model, task))
+    assert shown <= listed | warm and warm == keys(HEATED)
 
 
-def test_retuned_thresholds_are_the_paper_s():
-    table = published.load("composability")
-    chosen = table[(table["task"] == "gsm8k") & (table["method"] == "jot") & table["value"].notna()]
-    for model, group in chosen.groupby("model"):
-        assert set(group["tau_max"]) == {composability.RETUNED[cells.family({"model": model})]}
+def test_rows_and_their_order(shown):
+    space, gave = shown
+    table = space["table"]
+    assert len(table) == 2 * 14 + 2 * 11 and table["decoded"].notna().all()
+    labels = table[(table["model"] == DREAM) & (table["task"] == GSM)]["label"].tolist()
+    assert labels[:5] == ["Full decoding", "Full decoding, greedy in blocks", "Full decoding, dual cache",
+                          "Fast-dLLM, dual cache", "JoT alone, τ = 90"]  # fmt: skip
+    assert labels[5:7] == ["JoT, greedy in blocks, τ = 30", "JoT, greedy in blocks, τ = 90"]
+    frame = gave["table"][-1].frame
+    assert len(frame) == 25 and "another tier" in gave["table"][-1].caption
+    row = frame[frame["", "Configuration"] == "JoT, dual cache, τ = 30"].iloc[0]
+    assert row["", "Order, cache, temperature"] == "blocks of 32 by confidence, dual cache, T = 0"
+    assert (row[GSM, "Paper: score"], row[CODE, "Paper: speedup"]) == ("76.5", "8.47")
+    assert "mean of ratios" in row[GSM, "Speedup, ×"]
+    for cell in ("differences-table", "costs", "cache-table", "temperature-differences"):
+        few, whole = gave[cell][-1].frame, gave[cell][-1].whole
+        assert 0 < len(few) <= 24 and len(few) <= len(whole), cell
+    assert len(gave["differences-table"][-1].whole) == 46 and len(gave["costs"][-1].whole) == 50
+    assert len(gave["temperature-differences"][-1].whole) == 60 and len(gave["temperature"][-1].frame) == 16
 
 
-def test_missing_cells_are_left_out(records, found):
-    assert len(found) == len(composability.wanted(MODELS)) == 2 * 14 + 2 * 11
-    part = {k: r for k, r in records.items() if "fastdllm" not in k and "dream" in k}
-    thin = composability.frame(composability.select(part, MODELS))
-    assert set(thin["model"]) == {"pocket-dream"} and "fastdllm_difference" not in thin
-    paper = composability.published_rows(published.load("composability"), published.load("main_results"))
-    for table in (composability_view.table(thin, paper), composability_view.differences(thin),
-                  composability_view.costs(thin)):  # fmt: skip
-        assert len(table.frame) and "n = 100 pocket_gsm8k" in table.caption
-    lost = {k: c for k, c in found.items() if k != (MODELS[0], CODE, "fastdllm")}
-    assert "not recorded" in repr(composability_view.table(composability.frame(lost), paper))
-    assert len(plots.show(composability_view.figure(thin)).data) > 5000
-    with pytest.raises(UserError, match="none of the composability cells"):
-        composability.select(records, MODELS, seed=3)
-
-
-# --- numbers ------------------------------------------------------------------------------------------------
-
-
-def test_positions_run_by_hand(found):
+def test_positions_run_by_hand(shown):
     """50 prompt tokens, a canvas of 128, blocks of 32."""
-    plain, dual = found[MODELS[0], GSM, "full"], found[MODELS[0], GSM, "dual-30"]
-    assert (composability.tokens(plain) == 128 * 178).all()
-    steps = dual.column("steps")[0]
-    assert (composability.tokens(dual) == 4 * 178 + (steps - 4) * 32).all()
-    assert composability.token_speedup(dual).value == pytest.approx(128 * 178 / (4 * 178 + (steps - 4) * 32))
-    assert composability.token_speedup(plain) == pytest.approx((1, 1, 1))
-    prefix = found["pocket-llada", GSM, "prefix"]
-    assert composability.tokens(prefix) is None and composability.token_speedup(prefix) is None
+    at = shown[0]["table"].set_index(["model", "task", "label"])
+    plain, cached = (at.loc[(DREAM, GSM, label)] for label in ("Full decoding", "JoT, dual cache, τ = 30"))
+    assert plain["positions"] == 128 * 178 and plain["token_speedup"] == 1
+    run = 4 * 178 + (cached["steps"] - 4) * 32
+    assert cached["positions"] == run and cached["token_speedup"] == pytest.approx(128 * 178 / run)
+    prefix = at.loc[(LLADA, GSM, "JoT, prefix cache, τ = 30")]
+    assert prefix[["positions", "token_speedup"]].isna().all()
 
 
-def test_differences_from_raw_rows(found, frame):
-    for _, row in frame.iterrows():
-        own = found[row["model"], row["task"], row["row"]].recorded.frame.set_index("doc_id")["score"]
-        low, high = stats.binomtest(int(own.sum()), len(own)).proportion_ci(method="wilson")
+def test_differences_from_raw_rows(records, shown):
+    """Against each baseline; the matched one shares order, cache and temperature."""
+    table = shown[0]["table"].set_index(["model", "task", "label"])
+    baselines = {"full": lambda m, t: Point.of(m, t, "full"), "fast": lambda m, t: Point.of(m, t, "fastdllm"),
+                 "matched": lambda m, t: dual(m, t, "full")}  # fmt: skip
+    for model, task, tau in itertools.product((DREAM, LLADA), (GSM, CODE), TAUS):
+        row, own = table.loc[(model, task, f"JoT, dual cache, τ = {tau}")], raw(records, dual(model, task, tau_max=tau))
+        low, high = stats.binomtest(int(own["score"].sum()), 100).proportion_ci(method="wilson")
         assert [row["score_low"], row["score_high"]] == pytest.approx([100 * low, 100 * high])
-        for name in ("full", "fastdllm"):
-            other = found[row["model"], row["task"], name].recorded.frame.set_index("doc_id")["score"]
-            if row["row"] == name:
-                assert np.isnan(row[f"{name}_difference"])
-                continue
-            gap = own - other
+        for name, other in baselines.items():
+            gap = own["score"] - raw(records, other(model, task))["score"]
             assert row[f"{name}_difference"] == pytest.approx(100 * gap.mean())
             assert (row[f"{name}_b"], row[f"{name}_c"]) == ((gap > 0).sum(), (gap < 0).sum())
             assert row[f"{name}_low"] < row[f"{name}_difference"] < row[f"{name}_high"]
-    assert np.allclose(frame["steps"], frame["forwards_full"] + frame["forwards_suffix"] + frame["forwards_block"])
+    assert table["full_b"][DREAM, GSM, "Full decoding"] != table["full_b"][DREAM, GSM, "Full decoding"]  # itself: none
+    assert np.isnan(table["matched_b"][LLADA, GSM, "JoT, prefix cache, τ = 30"])  # no full decoding under that cache
 
 
-def test_retuning_on_the_documents_that_are_reported():
+def test_the_price_of_the_cache(records, shown):
+    """JoT loses or gains by the dual cache, and so does full decoding: the difference of the two by hand."""
+    at = shown[0]["effects"].set_index(["model", "task", "rule"])
+    none = Point.of(LLADA, GSM, "jot")
+    own = raw(records, dual(LLADA, GSM, tau_max=30))["score"] - raw(records, none)["score"]
+    base = raw(records, dual(LLADA, GSM, "full"))["score"] - raw(records, Point.of(LLADA, GSM, "full"))["score"]
+    row = at.loc[(LLADA, GSM, "JoT, τ = 30")]
+    assert row["dual_difference"] == pytest.approx(100 * own.mean())
+    assert row["more"] == pytest.approx(100 * (own - base).mean()) and row["more_low"] < row["more"] < row["more_high"]
+    whole = shown[1]["cache-table"][-1].whole
+    assert "not recorded" in set(whole["Prefix minus none, points"]) and "b, c" in whole["Dual minus none, points"][0]
+
+
+def test_retuning_on_the_documents_that_are_reported(tmp_path):
     """Thresholds that are each right on documents of their own: the best of them gains by luck alone."""
-    from jot.records import take
-
     n = 60
     ids = [f"{GSM}/test/{i}" for i in range(n)]
     order = {doc: i for i, doc in enumerate(take(ids))}
-    first, second = [float(order[doc] < n // 2) for doc in ids], [float(order[doc] >= n // 2) for doc in ids]
-    out = {}
-    for tau in cells.TAUS:
-        scores = {10: first, 30: second}.get(tau, [0.0] * n)
-        out |= [made("pocket-dream", GSM, f"dual-{tau}", scores)]
-    found = composability.select(out, MODELS)
-    row = composability.retuning(found).iloc[0]
-    assert row["best"] == 10 and row["claimed"] == 50 and row["chosen"] == [10, 30] and row["honest"] == 0
-    assert row["retuned"] == 30 and row["at_retuned"] == 50
-    table = composability_view.retuning(composability.retuning(found))
-    assert "+50.00" in repr(table) and "Only the test split is recorded" in table.caption
-    del out[next(name for name in out if "tau150" in name)]
-    empty = composability.retuning(composability.select(out, MODELS))
-    assert empty.empty and "No complete sweep" in composability_view.retuning(empty).caption
-    one = {}
-    for tau in cells.TAUS:
-        one |= [made("pocket-dream", GSM, f"dual-{tau}", [1.0])]
-    single = composability.retuning(composability.select(one, MODELS))
-    assert pd.isna(single["honest"].iloc[0]) and len(composability_view.retuning(single).frame) == 1
+    halves = [float(order[doc] < n // 2) for doc in ids], [float(order[doc] >= n // 2) for doc in ids]
+    right_on = {10: halves[0], 30: halves[1]}
+    points = {tau: made(dual(DREAM, GSM, tau_max=tau), right_on.get(tau, [0.0] * n)) for tau in TAUS}
+    few = {"models": DREAM, "tasks": GSM, "out": str(tmp_path), "until": "retuning"}
+    store = fake_records.write(tmp_path / "a", dict(points.values()))
+    row = cells.run(NOTEBOOK, store=str(store), **few)[1]["retuning"][-1].frame.iloc[0]
+    assert row["Optimism, points"] == "+50.00" and row["τ chosen on each half"] == "10, 30"
+    assert (row["τ best on test"], row["Would claim, %"], row["Score there, %"]) == ("10", "50.00", "50.00")
+    store = fake_records.write(tmp_path / "b", dict(made for tau, made in points.items() if tau != 150))
+    table = cells.run(NOTEBOOK, store=str(store), **few)[1]["retuning"][-1]
+    assert table.frame.empty and "No complete sweep" in table.caption
 
 
-def test_published_rows_have_our_keys():
-    rows = composability.published_rows(published.load("composability"), published.load("main_results"))
-    at = rows.set_index(["family", "task", "row"])
-    assert at.loc[("dream", GSM, "fastdllm"), "score"].item() == 78.4
-    assert at.loc[("dream", CODE, "dual-90"), "speedup"].item() == 7.44
-    assert at.loc[("llada", CODE, "jot-alone"), "score"].item() == 44.5
-    assert at.loc[("llada", GSM, "full"), "score"].item() == 74.5
-    assert ("llada", GSM, "dual-10") not in at.index  # a dash in the paper
-    assert set(rows["row"]) <= set(composability.rows("pocket-dream", GSM)) | set(
-        composability.rows("pocket-llada", GSM)
+def test_temperatures(shown, shared):
+    space, gave = shown
+    whole = gave["temperature-differences"][-1].whole.set_index(["Model", "Task", "Method", "T"])
+    row = whole.loc[(DREAM, CODE, "Fast-dLLM, gate on raw probabilities", "1")]
+    assert row.iloc[1].startswith("+10.0") and row.iloc[2].startswith("+0.0") and row.iloc[3].startswith("+0.0")
+    assert (
+        not whole.xs("0", level="T").iloc[:, 1].any() and not whole.xs("Full decoding", level="Method").iloc[:, 2].any()
     )
+    paper = gave["temperature-paper"][-1].frame
+    first, second = paper["Score, %"][:2]
+    text = (shared / "paper" / "jot.tex").read_text()
+    assert f"drops from ${first}$ to ${second}$ pass@1 on Dream HumanEval" in text
+    ticks = space["figure"].axes[-1].get_xticks()
+    assert list(ticks) == list(HEAT)  # a numeric axis
 
 
-def test_checks_can_fail(found, frame):
-    held = composability.checks(found, frame).set_index("statement")["holds"]
-    assert held.sum() == len(held) - 1  # all but the planned number of documents
-    key = (MODELS[0], GSM, "dual-30")
-    recorded = found[key].recorded
-    changed = type(recorded)(recorded.meta, recorded.frame.assign(forwards_full=3))
-    broken = composability.checks({**found, key: cells.Cell("x", changed)}, frame)["holds"]
-    assert broken.sum() == held.sum() - 2  # the sum, and the blocks
+def test_a_partial_store_says_what_is_not_recorded(records, tmp_path):
+    """One family, without Fast-dLLM on one task, without full decoding at one temperature."""
+    gone = {scored(Point.of(DREAM, CODE, "fastdllm"), [1.0])[0], scored(heated(DREAM, GSM, "full", 0.5), [1.0])[0]}
+    part = {name: run for name, run in records.items() if name not in gone and run.meta["config"]["model"] == DREAM}
+    store = fake_records.write(tmp_path / "store", part)
+    space, gave = cells.run(NOTEBOOK, store=str(store), models=DREAM, families="dream", limit=50, out=str(tmp_path))
+    frame = gave["table"][-1].frame.set_index(("", "Configuration"))
+    assert frame.loc["Fast-dLLM, dual cache", (CODE, "Score, %")] == "not recorded"
+    assert "not recorded" in set(gave["temperature"][-1].frame["T = 0.5"])
+    assert "n = 50 pocket_gsm8k" in gave["table"][-1].caption
+    told = repr(gave["verdict"][0])
+    assert "not shown" in told and "pocket-dream, pocket_gsm8k, JoT, dual cache, τ = 30" in told
+    assert "does not hold" in repr(gave["checks"][-1])  # the planned number of documents
+    with pytest.raises(NotebookError, match="none of the composability cells"):
+        cells.run(NOTEBOOK, until="load", store=str(store), models=DREAM, seed=3)
 
 
-def test_table_and_figure(frame, tmp_path):
-    paper = composability.published_rows(published.load("composability"), published.load("main_results"))
-    table = composability_view.table(frame, paper)
-    text = repr(table)
-    assert "8.47" in text and "5 M parameters" in table.caption and "another tier" in table.caption
-    assert len(table.frame) == 14 + 11
-    first = plots.save(composability_view.figure(frame), tmp_path / "a" / "f")
-    again = plots.save(composability_view.figure(frame), tmp_path / "b" / "f")
-    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in again]
+def test_checks_can_fail(records, tmp_path):
+    name = scored(dual(DREAM, GSM, tau_max=30), [1.0])[0]
+    meta, frame = records[name]
+    store = fake_records.write(tmp_path / "store", {**records, name: (meta, frame.assign(forwards_full=3))})
+    held = cells.run(NOTEBOOK, store=str(store), models=DREAM, tasks=GSM, out=str(tmp_path))[0]["held"]
+    assert (~held[""]).sum() == 3  # the sum, the blocks, and the planned number of documents
 
 
-# --- criteria of composition --------------------------------------------------------------------------------
+# --- criteria of the plan -----------------------------------------------------------------------------------
 
 
-def judged(name: str, *parts: tuple) -> str:
-    return (composability.PHENOMENA | temperature.PHENOMENA)[name](dict(parts))[0]
+@pytest.fixture
+def judged(tmp_path):
+    numbers = itertools.count()
+
+    def judged(name: str, *parts: tuple) -> str:
+        if not parts:
+            parts = (scored(Point.of(DREAM, "pocket_mmlu", "full"), [1.0]),)  # some other run
+        store = fake_records.write(tmp_path / str(next(numbers)), dict(parts))
+        return criteria.judge(criteria.Evidence(store), [name])["status"].item()
+
+    return judged
 
 
-def test_compose_gsm8k():
+def retuned(model: str, task: str, other: Point, score: int) -> list[tuple]:
+    """JoT in the cache at the retuned threshold with this many of 400 right, the other with 320."""
+    return [made(other, right(320, 400)), made(dual(model, task, tau_max=RETUNED[model]), right(score, 400))]
+
+
+@pytest.mark.parametrize("name", ["compose-gsm8k", "compose-gsm8k-matched"])
+def test_compose_gsm8k(judged, name):
     def pair(model: str, score: int) -> list[tuple]:
-        key = f"dual-{composability.RETUNED[cells.family({'model': model})]}"
-        return [made(model, GSM, "full", right(320, 400)), made(model, GSM, key, right(score, 400))]
+        other = dual(model, GSM, "full") if name.endswith("matched") else Point.of(model, GSM, "full")
+        return retuned(model, GSM, other, score)
 
-    fine = pair("pocket-llada", 320)
-    assert judged("compose-gsm8k", *pair("pocket-dream", 320), *fine) == "seen"
-    assert judged("compose-gsm8k", *pair("pocket-dream", 308), *fine) == "undecided"
-    assert judged("compose-gsm8k", *pair("pocket-dream", 200), *fine) == "not seen"
-    assert judged("compose-gsm8k", *fine) == "not shown" and judged("compose-gsm8k") == "not shown"
-    assert judged("compose-gsm8k", *pair("pocket-dream", 200)) == "not shown"  # one model is not enough
+    fine = pair(LLADA, 320)
+    for score, word in ((320, "seen"), (308, "undecided"), (200, "not seen")):
+        assert judged(name, *pair(DREAM, score), *fine) == word
+    assert judged(name, *fine) == judged(name) == "not shown"
+    assert judged(name, *pair(DREAM, 200)) == "not shown"  # one model is not enough
 
 
-def test_compose_humaneval():
-    def pair(model: str, score: int) -> list[tuple]:
-        key = f"dual-{composability.RETUNED[cells.family({'model': model})]}"
-        return [made(model, CODE, "fastdllm", right(320, 400)), made(model, CODE, key, right(score, 400))]
-
-    low = pair("pocket-llada", 280)
-    assert judged("compose-humaneval", *pair("pocket-dream", 280), *low) == "seen"
-    assert judged("compose-humaneval", *pair("pocket-dream", 319), *low) == "undecided"
-    assert judged("compose-humaneval", *pair("pocket-dream", 380), *low) == "not seen"
+def test_compose_humaneval(judged):
+    low = retuned(LLADA, CODE, Point.of(LLADA, CODE, "fastdllm"), 280)
+    for score, word in ((280, "seen"), (319, "undecided"), (380, "not seen")):
+        parts = retuned(DREAM, CODE, Point.of(DREAM, CODE, "fastdllm"), score)
+        assert judged("compose-humaneval", *parts, *low) == word
     assert judged("compose-humaneval", *low) == "not shown"
 
 
-def test_compose_horizon():
-    alone = made("pocket-dream", CODE, "jot-alone", right(50), 5)
-    for steps, word in ((10, "seen"), (5, "undecided")):
-        assert judged("compose-horizon", alone, made("pocket-dream", CODE, "dual-90", right(50), steps)) == word
-    slow = made("pocket-dream", CODE, "jot-alone", right(50), 20)
-    assert judged("compose-horizon", slow, made("pocket-dream", CODE, "dual-90", right(50), 10)) == "not seen"
+def test_compose_horizon(judged):
+    alone, slow = (made(Point.of(DREAM, CODE, "jot"), right(50), steps) for steps in (5, 20))
+    for first, steps, word in ((alone, 10, "seen"), (alone, 5, "undecided"), (slow, 10, "not seen")):
+        assert judged("compose-horizon", first, made(dual(DREAM, CODE, tau_max=90), right(50), steps)) == word
     assert judged("compose-horizon", alone) == "not shown"
 
 
-# --- temperature --------------------------------------------------------------------------------------------
-
-
-def test_temperature_frame(records):
-    frame = temperature.frame(temperature.select(records, MODELS))
-    assert len(frame) == 2 * 2 * 4 * 4
-    one = frame.set_index(["model", "task", "method", "temperature"]).loc[("pocket-dream", CODE, "fastdllm-raw", 1.0)]
-    assert one["score"] == 70 and one["cold_difference"] == 10 and one["full_difference"] == 0
-    assert one["gate_difference"] == 0 and (one["cold_b"], one["cold_c"]) == (10, 0)
-    assert frame[frame["temperature"] == 0]["cold_difference"].isna().all()
-    assert frame[frame["method"] == "full"]["full_difference"].isna().all()
-    for table in (temperature_view.table(frame), temperature_view.differences(frame)):
-        assert "5 M parameters" in table.caption and "n = 100 pocket_gsm8k" in table.caption
-    assert len(temperature_view.table(frame).frame) == 16
-    part = frame[~((frame["method"] == "full") & (frame["temperature"] > 0.1))]
-    assert "not recorded" in repr(temperature_view.table(part))
-    lost = {k: c for k, c in temperature.select(records, MODELS).items() if k[2:] != ("full", 0.5)}
-    shown = temperature_view.differences(temperature.frame(lost)).frame
-    blank = shown["Minus full decoding at this T, points"] == "not recorded"
-    assert set(shown[blank]["T"]) == {"0.5"} and blank.sum() == 2 * 2 * 3
-    assert len(plots.show(temperature_view.figure(part)).data) > 5000
-    assert temperature.select({}, MODELS) == {}
-
-
-def test_the_paper_s_numbers_are_read_from_a_file(records, monkeypatch, tmp_path):
-    prose = temperature.prose()
-    assert list(prose.columns) == ["place", "claim", "value"] and len(prose) == 2
-    shown = temperature_view.beside_paper(temperature.frame(temperature.select(records, MODELS)), prose)
-    assert {"53.7", "0.6"} <= set(shown.frame["Score, %"])
-    none = temperature_view.beside_paper(temperature.frame(temperature.select(records, ["pocket-llada"])), prose)
-    assert "Not recorded here" in none.caption and len(none.frame) == 2
-    monkeypatch.setattr(published, "folder", lambda: tmp_path)
-    with pytest.raises(UserError, match="prose.csv cannot be read"):
-        temperature.prose()
-    (tmp_path / "prose.csv").write_text("place,claim,value\na,b,c\n")
-    with pytest.raises(UserError, match="cannot be read"):
-        temperature.prose()
-
-
-def test_the_paper_s_numbers_are_in_its_text(shared):
-    text = (shared / "paper" / "jot.tex").read_text()
-    first, second = temperature.prose()["value"]
-    assert f"drops from ${first:g}$ to ${second:g}$ pass@1 on Dream HumanEval" in text
-
-
-def test_temperature_criteria():
-    def at(method: str, t: float, score: int, model: str = "pocket-dream", task: str = CODE) -> tuple:
-        return scored(temperature.point(model, task, method, t), right(score, 400))
+def test_temperature_criteria(judged):
+    def at(method: str, t: float, score: int, model: str = DREAM, task: str = CODE) -> tuple:
+        return scored(heated(model, task, method, t), right(score, 400))
 
     cold = at("fastdllm", 0.0, 320)
     for score, word in ((200, "seen"), (290, "undecided"), (320, "not seen")):
         assert judged("temperature-collapse", cold, at("fastdllm", 0.1, score)) == word
-    assert judged("temperature-collapse", cold) == "not shown"
-    published_gate = at("fastdllm", 0.1, 200)
+    gate = at("fastdllm", 0.1, 200)
     for score, word in ((320, "seen"), (200, "undecided"), (150, "not seen")):
-        assert judged("temperature-unit", published_gate, at("fastdllm-raw", 0.1, score)) == word
-    assert judged("temperature-unit", published_gate) == "not shown"
-    warm = [at(m, t, 320, model, GSM) for model in MODELS for t in temperature.TEMPERATURES for m in ("full", "jot")]
+        assert judged("temperature-unit", gate, at("fastdllm-raw", 0.1, score)) == word
+    assert judged("temperature-collapse", cold) == judged("temperature-unit", gate) == "not shown"
+    warm = [at(m, t, 320, model, GSM) for model in (DREAM, LLADA) for t in HEAT for m in ("full", "jot")]
     assert judged("temperature-transfer", *warm) == "seen" and judged("temperature-transfer", *warm[:-1]) == "not shown"
-    assert judged("temperature-transfer", *warm, at("jot", 1.0, 308, "pocket-llada", GSM)) == "undecided"
-    assert judged("temperature-transfer", *warm, at("jot", 1.0, 200, "pocket-llada", GSM)) == "not seen"
-    assert judged("temperature-transfer", warm[0], at("jot", 0.0, 200, MODELS[0], GSM)) == "not shown"
+    assert judged("temperature-transfer", *warm, at("jot", 1.0, 308, LLADA, GSM)) == "undecided"
+    assert judged("temperature-transfer", *warm, at("jot", 1.0, 200, LLADA, GSM)) == "not seen"
 
 
-def test_verdict_names_the_criteria(frame):
-    from jot.analysis import phenomena
+# --- the recorded runs --------------------------------------------------------------------------------------
 
-    judged_frame = phenomena.judge({}, composability.PHENOMENA)
-    text = repr(composability_view.verdict(judged_frame, frame))
-    assert text.count("not shown") == 3 and "5 M parameters" in text
+
+@pytest.mark.skipif(not (cells.ROOT / "data" / "records" / "manifest.json").is_file(), reason="no recorded runs")
+def test_the_matched_comparisons():
+    """The values that an independent recomputation gave, in points."""
+    at = criteria.Evidence()
+    expected = {(DREAM, GSM): (-1.3, -2.6, -0.01), (DREAM, CODE): (-2.5, -4.0, -1.1),
+                (LLADA, GSM): (0.65, -0.6, 1.9), (LLADA, CODE): (-0.3, -1.7, 1.0)}  # fmt: skip
+    for (model, task), values in expected.items():
+        own, base = criteria.RETUNED[model], criteria.IN_CACHE[model].replace("jot", "full")
+        found = at.difference(model, task, own, base)
+        assert list(found) == pytest.approx(values, abs=0.06)
