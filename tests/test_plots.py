@@ -1,16 +1,20 @@
-"""One map of methods to markers, colors and lines, and every figure on it."""
+"""One map of methods to markers, colors and lines; how a figure is saved; axes of speedups."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
-from jot.analysis import bound_summary, cells, dynamics_view, plots
+from jot.paper import draw, show
 
+RANKED = ("full", "prophet", "klass", "fastdllm", "jot", "calibrated")  # what stands in one panel
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 DEFICIENCIES = {
     "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
@@ -29,39 +33,56 @@ def lab(color: str, matrix=None) -> np.ndarray:
 
 
 def test_every_method_has_one_look():
-    assert set(plots.MAIN) <= set(plots.LOOKS) and set(cells.ALL) <= set(plots.LOOKS)
-    assert len({(x.marker, x.hollow, x.color) for x in plots.LOOKS.values()}) == len(plots.LOOKS)
-    assert len({plots.LOOKS[m].marker for m in plots.MAIN}) == len(plots.MAIN)
-    families = set(plots.FAMILY_COLOR.values())
-    assert not families & {x.color for x in plots.LOOKS.values()}, "a color of a family is no method's"
-    for variant, (_, method, _) in cells.VARIANTS.items():
-        assert plots.LOOKS[variant].color == plots.LOOKS[method].color and plots.LOOKS[variant].hollow
+    assert set(show.LABELS) <= set(draw.LOOKS)
+    assert len({(x.marker, x.hollow, x.color) for x in draw.LOOKS.values()}) == len(draw.LOOKS)
+    assert len({draw.LOOKS[name].marker for name in RANKED}) == len(RANKED)
+    for name, look in draw.LOOKS.items():  # a variant has its method's color
+        assert look.color == draw.LOOKS[name.partition("-")[0]].color, name
 
 
 @pytest.mark.parametrize("kind", [None, *DEFICIENCIES])
 def test_methods_are_told_apart_without_color_vision(kind):
-    colors = {plots.LOOKS[m].color for m in plots.MAIN}
+    colors = {draw.LOOKS[name].color for name in RANKED}
     seen = [lab(color, DEFICIENCIES.get(kind)) for color in colors]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 12
-    shades = [lab(dynamics_view._line(tau, (3, 10, 30, 90))["color"]) for tau in (3, 10, 30, 90)]
-    assert all(a[0] - b[0] > 8 for a, b in itertools.pairwise(shades)), "thresholds darken step by step"
 
 
 def test_points():
-    look = plots.LOOKS["full"].points("#123456", edge="white")
+    look = draw.LOOKS["full"].points("#123456", edge="white")
     assert look == {"marker": "o", "color": "#123456", "markerfacecolor": "white", "markeredgecolor": "#123456"}
-    look = plots.LOOKS["jot"].points(edge="white")
-    assert (look["markerfacecolor"], look["markeredgecolor"]) == (plots.LOOKS["jot"].color, "white")
+    look = draw.LOOKS["jot"].points(edge="white")
+    assert (look["markerfacecolor"], look["markeredgecolor"]) == (draw.LOOKS["jot"].color, "white")
+    assert draw.LOOKS["jot"].points(family="llada")["fillstyle"] == "left"  # where two families share a panel
+    assert "fillstyle" not in draw.LOOKS["jot"].points(family="dream")
 
 
-def test_no_figure_of_methods_has_a_map_of_its_own(root):
-    """Markers of methods are written in ``plots`` alone; the figures of other series name theirs."""
-    own = {"plots.py", "bound_summary.py", "dynamics_view.py"}  # processes, budgets, documents
-    for path in (root / "jot" / "analysis").glob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        found = re.findall(r"""(?:fmt|marker)=["'][a-zA-Z^<>*]["']""", text)
-        assert path.name in own or not found, (path.name, found)
+def test_no_notebook_gives_a_method_a_color_of_its_own(root):
+    """A method's color is read from ``LOOKS``; what is named beside it belongs to no method."""
+    taken = {name for name, value in draw.COLORS.items() if value in {x.color for x in draw.LOOKS.values()}}
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        source = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        named = set(re.findall(r"""COLORS\[["'](\w+)["']\]""", source))
+        assert not (named & taken) - {"black"}, (path.name, named & taken)
 
 
-def test_panels_have_letters_of_their_own():
-    assert bound_summary.letters("b", 1) == ["b"] and bound_summary.letters("b", 3) == ["b1", "b2", "b3"]
+def test_a_figure_is_saved_byte_for_byte_the_same(tmp_path):
+    def figure() -> Figure:
+        with draw.style():
+            made = Figure(figsize=(2, 2))
+            made.subplots().plot([1, 2], [1, 2], **draw.LOOKS["jot"].points())
+        return made
+
+    first, second = (draw.save(figure(), tmp_path / name / "x") for name in "ab")
+    assert [path.suffix for path in first] == [".png", ".pdf"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert len(draw.show(figure()).data) > 1000
+
+
+def test_speed_axis_and_spread():
+    axis = Figure().subplots()
+    draw.speed_axis(axis, 1, 30)
+    assert [axis.xaxis.get_major_formatter()(x, None) for x in axis.get_xticks()] == ["1×", "2×", "5×", "10×", "20×"]
+    row = pd.Series({"score": 50.0, "score_low": 45.0, "score_high": 52.0})
+    assert draw.spread(row, "score") == [[5.0], [2.0]]
+    assert draw.spread(row.replace(45.0, 51.0), "score") == [[0.0], [2.0]]  # never negative

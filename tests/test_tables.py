@@ -18,6 +18,8 @@ from test_frozen import Rows
 
 from jot.errors import UserError
 from jot.paper import criteria, show
+from jot.records import Cell
+from jot.records.pack import pack
 from jot.runs.frames import runs, samples
 from jot.runs.grid import Point
 
@@ -70,10 +72,10 @@ def traced(found: dict, margin: float) -> dict:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Path:
-    found = everything()
-    place = fake_records.write(tmp_path_factory.mktemp("fake") / "store", found)
-    fake_records.write(place / "traces", traced(found, GAP + 0.01))
-    return place
+    found, folder = everything(), tmp_path_factory.mktemp("fake")
+    pack(fake_records.write(folder / "live", found), folder / "packed")
+    fake_records.write(folder / "packed" / "traces", traced(found, GAP + 0.01))
+    return folder / "packed"
 
 
 @pytest.fixture(scope="module")
@@ -288,6 +290,76 @@ def test_claims_follow_the_plan():
     assert few["detail"].iloc[0] == "3 of 3 lose less, 0 more, by interval; 1 can inform, 1 of these lose less"
 
 
+def evidence(folder: Path, made: list[tuple]) -> criteria.Evidence:
+    return criteria.Evidence(fake_records.write(folder / f"{len(list(folder.iterdir()))}", dict(made)))
+
+
+def scores(right: int, n: int = 400, offset: int = 0) -> list[float]:
+    return [float(offset <= i < offset + right) for i in range(n)]
+
+
+def test_criteria_of_the_main_table(tmp_path):
+    """Each word of each criterion, from runs of which all but the number of right answers and the steps is the same."""
+
+    def run(method: str, right: int, model="pocket-dream", task="pocket_gsm8k", steps=None, offset=0, **settings):
+        return fake_records.scored(Point.of(model, task, method, **settings), scores(right, offset=offset), steps)
+
+    def word(name: str, *made: tuple) -> str:
+        return criteria.judge(evidence(tmp_path, list(made)), [name])["status"].iloc[0]
+
+    jot, full = run("jot", 320), run("full", 320)
+    for right, told in ((200, "seen"), (319, "undecided"), (360, "not seen")):
+        assert word("prophet-loses", jot, run("prophet", right)) == told
+        blocks = run("full", right, **GREEDY)
+        assert word("headline-matched", jot, blocks) == told
+    assert word("prophet-loses", jot) == word("headline-matched", jot, full) == "not shown"
+    for right, steps, told in ((319, 64, "seen"), (319, 16, "undecided"), (319, 4, "not seen"), (200, 64, "not seen")):
+        assert word("klass-slow", jot, full, run("klass", right, steps=steps)) == told
+    assert word("klass-slow", jot, full) == word("klass-slow", full, run("klass", 200, steps=64)) == "not shown"
+    swag = {"task": "pocket_hellaswag"}
+    for right, told in ((200, "seen"), (320, "not seen"), (308, "undecided")):
+        assert word("fastdllm-hellaswag", run("full", 320, **swag), run("fastdllm", right, **swag)) == told
+        low = run("jot", right, "pocket-llada", tau_max=10)
+        assert word("llada-low", run("full", 320, "pocket-llada"), low) == told
+    choices = itertools.product(criteria.MODELS, criteria.TASKS[1:3], (10, 150))
+    flat = [run("jot", 300, model, task, tau_max=tau) for model, task, tau in choices]
+    assert word("choice-flat", *flat) == "seen" and word("choice-flat", *flat[1:]) == "not shown"
+    assert word("choice-flat", *flat, run("jot", 200, "pocket-llada", "pocket_mmlu", tau_max=10)) == "not seen"
+    for shift, told in ((40, "seen"), (0, "not seen"), (4, "undecided")):
+        assert word("two-sided", full, run("jot", 320, offset=shift)) == told
+
+
+def test_criteria_of_the_confirm_split(tmp_path):
+    def run(model, task, method, right, steps=16, **params):
+        _, made = fake_records.scored(Point.of(model, task, method, **params), scores(right), steps)
+        cell = Cell({**made.meta["config"], "split": "confirm"})
+        meta = {**made.meta, "cell": cell.id, "config": cell.config}
+        return cell.id, type(made)(meta, made.frame.assign(cell=cell.key))
+
+    def four(right: int, steps: int = 16, base: int = 320) -> list[tuple]:
+        keys = itertools.product(criteria.MODELS, criteria.LONG)
+        return [
+            made for m, t in keys for end in ({}, {"stop_at_eos": True})
+            for made in (run(m, t, "full", base, 128, **end), run(m, t, "jot", right, steps, **end))
+        ]  # fmt: skip
+
+    def words(*names: str, made: list[tuple]) -> list[str]:
+        ids = [f"confirm-{name}" for name in names]
+        return list(criteria.judge(evidence(tmp_path, made), ids)["status"])
+
+    assert words("score", "tail", made=four(320)) == ["seen", "seen"]
+    assert words("score", "tail", made=four(200, steps=64)) == ["not seen", "not seen"]
+    assert words("score", "tail", "matched", "gain", "cache", "calibrated", "spatial", made=four(320)[:-1]) == [
+        "seen", "not shown", "not shown", "not shown", "not shown", "not shown", "not shown"]  # fmt: skip
+    lost = four(320)
+    plain = [run(m, t, "jot", 300, spatial=False, tau_max=60 if "dream" in m else 18)
+             for m, t in itertools.product(criteria.MODELS, criteria.LONG)]  # fmt: skip
+    assert words("spatial", made=lost + plain) == ["seen"]
+    better = [run("pocket-llada", "pocket_gsm8k", "jot", 340, spatial=False, tau_max=18)]
+    assert words("spatial", made=lost + plain + better) == ["not seen"]
+    assert words("spatial", made=lost + plain[:3]) == ["not shown"]
+
+
 # --- parts ----------------------------------------------------------------------------------------------------
 
 
@@ -312,11 +384,12 @@ def test_a_partial_store(store, tmp_path):
     found = everything()
     lost = ("pocket-dream_pocket-gsm8k_jot_tau60_dev", "pocket-dream_pocket-mmlu_klass_test", "confirm", "seed1")
     thin = {name: run for name, run in found.items() if not any(part in name for part in lost)}
+    tasks = ["pocket_gsm8k", "pocket_mmlu"]
     thin = {name: run for name, run in thin.items() if run.meta["config"]["split"] != "confirm"}
-    assert len(found) - len(thin) > 20
+    thin = {name: run for name, run in thin.items() if run.meta["config"]["task"] in tasks}
     place = fake_records.write(tmp_path / "store", thin)
     fake_records.write(place / "traces", traced(found, GAP - 0.01))
-    _, gave = cells.run(NAME, store=place, out=tmp_path)
+    _, gave = cells.run(NAME, store=place, out=tmp_path, tasks=tasks)
     assert "grid not recorded" in repr(gave["calibration-table"][-1])
     table = texts(gave, "table")
     klass = table[(table["", "Model"] == "pocket-dream") & (table["", "Method"] == "KLASS")].iloc[0]
