@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import cells
 import fake_records
@@ -22,7 +22,6 @@ import pytest
 from scipy.stats import binom, binomtest, norm
 
 from jot import stats
-from jot.analysis import divergence, failures
 from jot.paper import modes as failure_modes
 from jot.records.pack import pack
 
@@ -265,15 +264,15 @@ def number(doc_id: str) -> int:
     return int(doc_id.rpartition("/")[2])
 
 
-def parameters(model: str, tau: float) -> SimpleNamespace:
-    return SimpleNamespace(source="recorded", store=None, model=model, tasks=["pocket_gsm8k"], methods=["full", "jot"],
-                           limit=None, seed=0, device=None, dtype="float32", data=None, tau_max=tau, tau_min=1.0,
-                           gamma=0.5, window=8)  # fmt: skip
+def shown(text: str, value: float, low: float, high: float, digits: int = 1) -> None:
+    """Whether a printed value with its interval is this one, to the digits that are printed."""
+    found = [float(x) for x in re.findall(r"[-+]?\d+(?:\.\d+)?", text)]
+    assert found == pytest.approx([value, low, high], abs=0.5001 * 10.0**-digits), text
 
 
-def check_share(row, name: str, k: int, n: int) -> None:
-    if n:
-        close((row[name], row[f"{name}_low"], row[f"{name}_high"]), (100 * k / n, *wilson(k, n)))
+def shares(text: str, hits) -> None:
+    n, k = len(hits), int(np.sum(hits))
+    shown(text, 100 * k / n, *wilson(k, n))
 
 
 def joined(raw: Raw, jot: str, full: str) -> pd.DataFrame:
@@ -281,97 +280,94 @@ def joined(raw: Raw, jot: str, full: str) -> pd.DataFrame:
     return both.iloc[np.argsort(both["doc_id"].map(number), kind="stable")].reset_index(drop=True)
 
 
-def check_outcomes(raw: Raw, runs: failures.Runs, base: str) -> None:
-    for _, row in failures.outcomes(runs).iterrows():
-        seed = int(row["run"].rpartition(" ")[2]) if row["run"].startswith("full") else 0
-        tau = None if row["run"].startswith("full") else float(row["run"].rpartition(" ")[2])
-        name = raw.find(runs.model, runs.task, "full" if tau is None else "jot", tau, seed=seed)
-        both = joined(raw, name, base)
-        ids = first(both["doc_id"], row["n"])
-        both = both[both["doc_id"].isin(ids)]
-        b, c, n = counts(raw, name, base, ids)
-        assert (row["b"], row["c"], row["n"]) == (b, c, n) == (row["b"], row["c"], len(both))
-        paired(row, b, c, n)
-        close((row["p"], row["midp"]), mcnemar(b, c), 1e-12)
-        same = [np.array_equal(x, y) for x, y in zip(both["generated_a"], both["generated_b"], strict=True)]
-        check_share(row, "score", int((both["score_a"] > 0.5).sum()), n)
-        check_share(row, "repairs", b, n)
-        check_share(row, "breaks", c, n)
-        check_share(row, "outcomes", int((both["score_a"] == both["score_b"]).sum()), n)
-        check_share(row, "answers", int((both["answer_a"].fillna("") == both["answer_b"].fillna("")).sum()), n)
-        check_share(row, "tokens", sum(same), n)
+def check_outcomes(raw: Raw, space: dict, model: str, outcomes: pd.DataFrame, agreement: pd.DataFrame) -> None:
+    base = raw.find(model, "pocket_gsm8k", "full")
+    for (key, n), t in space["tests"].iterrows():
+        last = float(key.rpartition(" ")[2])
+        how = {"method": "full", "seed": int(last)} if key.startswith("full") else {"method": "jot", "tau": last}
+        both = joined(raw, raw.find(model, "pocket_gsm8k", **how), base)
+        both = both[both["doc_id"].isin(first(both["doc_id"], n))]
+        right, full = both["score_a"] > 0.5, both["score_b"] > 0.5
+        b, c = int((right & ~full).sum()), int((~right & full).sum())
+        assert (t["b"], t["c"], t["n"]) == (b, c, n) == (b, c, len(both))
+        paired(t, b, c, n)
+        close((t["p"], t["midp"]), mcnemar(b, c), 1e-12)
+        row = outcomes[(outcomes["Run"] == key) & (outcomes["n"] == f"{n:,}")].iloc[0]
+        shares(row["Score, %"], right)
+        same = agreement[(agreement["Run"] == key) & (agreement["n"] == f"{n:,}")].iloc[0]
+        if "degenerate" not in row["Repairs, %"]:
+            shares(row["Repairs, %"], right & ~full)
+            shares(row["Breaks, %"], ~right & full)
+            shares(same["Same outcome, %"], right == full)
+            shares(same["Same final answer, %"], both["answer_a"].fillna("") == both["answer_b"].fillna(""))
+            tokens = zip(both["generated_a"], both["generated_b"], strict=True)
+            shares(same["Same tokens throughout, %"], [np.array_equal(x, y) for x, y in tokens])
 
 
-def check_fifths(raw: Raw, traced: Raw, runs: failures.Runs, base: str) -> None:
-    groups, tests = failures.stratified(runs)
-    margins = traced.rows(traced.find(runs.model, runs.task, "full")).set_index("doc_id")["trace_mean_margin"]
-    for (tau, by), shown in groups.groupby(["tau", "by"], sort=False):
-        both = joined(raw, raw.find(runs.model, runs.task, "jot", tau), base)
-        if by == "margin":
-            both = both[both["doc_id"].isin(margins.index)].reset_index(drop=True)
-            value = both["doc_id"].map(lambda i: float(margins[i][0]))  # noqa: B023
-        else:
-            value = both["configured_steps_a"] / both["steps_a"]
-        order = sorted(range(len(both)), key=lambda i: (value[i], number(both["doc_id"][i])))  # noqa: B023
-        at = 0
-        for _, row in shown.iterrows():
-            part = both.iloc[order[at : at + row["n"]]]
-            at += row["n"]
-            check_share(row, "jot", int((part["score_a"] < 0.5).sum()), len(part))
-            check_share(row, "full", int((part["score_b"] < 0.5).sum()), len(part))
-            b = int(((part["score_a"] > 0.5) & (part["score_b"] < 0.5)).sum())
-            c = int(((part["score_a"] < 0.5) & (part["score_b"] > 0.5)).sum())
-            limits = (row["difference"], row["difference_low"], row["difference_high"])
-            close(limits, (100 * (b - c) / len(part), *tango(b, c, len(part))))
-            assert (row["steps_low"], row["steps_high"]) == (part["steps_a"].min(), part["steps_a"].max())
-        assert at == len(both)
-        row = tests[(tests["tau"] == tau) & (tests["by"] == by)].iloc[0]
-        scale = np.log2(value) if by == "speedup" else value
-        design = np.column_stack([np.ones(len(both)), scale, both["tokens_non_eos_a"]])
-        beta, error = newton(design, (both["score_a"] < 0.5).to_numpy(float))
-        expected = np.exp([beta[1], beta[1] - Z * error[1], beta[1] + Z * error[1]])
-        close((row["odds"], row["odds_low"], row["odds_high"]), expected, 1e-4)
-        assert row["p"] == pytest.approx(2 * norm.sf(abs(beta[1]) / error[1]), rel=1e-3)
+def check_group(row: pd.Series, part: pd.DataFrame) -> None:
+    shares(row["JoT error, %"], part["score_a"] < 0.5)
+    shares(row["Full error, %"], part["score_b"] < 0.5)
+    b = int(((part["score_a"] > 0.5) & (part["score_b"] < 0.5)).sum())
+    c = int(((part["score_a"] < 0.5) & (part["score_b"] > 0.5)).sum())
+    shown(row["JoT minus full, score points"], 100 * (b - c) / len(part), *tango(b, c, len(part)))
+    steps = [int(x) for x in row["Steps"].split(" to ")]
+    assert (row["n"], steps[0], steps[-1]) == (f"{len(part):,}", part["steps_a"].min(), part["steps_a"].max())
 
 
-def check_modes_and_rules(traced: Raw, runs: failures.Runs) -> None:
-    for _, row in failures.modes(runs).iterrows():
-        check_share(row, "rate", row["count"], row["n"])
-        check_share(row, "of_wrong", row["count"], row["wrong"])
-    table = divergence.by_rule(runs, {})
-    for tau, shown in table.groupby("tau"):
-        both = joined(
-            traced, traced.find(runs.model, runs.task, "jot", tau), traced.find(runs.model, runs.task, "full")
-        )
-        rules = []
-        for _, row in both.iterrows():
-            differs = np.flatnonzero(row["generated_a"] != row["generated_b"])
-            rules += [int(row["trace_rule_a"][differs[0]])] if len(differs) else []
-        for _, row in shown.iterrows():
-            rule = {"schedule alone": 1, "exit alone": 2, "exit and schedule": 3}[row["rule"]]
-            assert (row["count"], row["different"]) == (rules.count(rule), len(rules))
-            check_share(row, "share", rules.count(rule), len(rules))
+def check_groups(both: pd.DataFrame, value: pd.Series, fifths: pd.DataFrame) -> None:
+    order = sorted(range(len(both)), key=lambda i: (value[i], number(both["doc_id"][i])))
+    at = 0
+    for _, row in fifths.iterrows():
+        check_group(row, both.iloc[order[at : (at := at + int(row["n"].replace(",", "")))]])
+    assert at == len(both)
+
+
+def check_trend(both: pd.DataFrame, scale: pd.Series, length: pd.Series, row: pd.Series) -> None:
+    design = np.column_stack([np.ones(len(both)), scale, length])
+    beta, error = newton(design, (both["score_a"] < 0.5).to_numpy(float))
+    shown(row["Odds ratio"], *np.exp([beta[1], beta[1] - Z * error[1], beta[1] + Z * error[1]]), digits=2)
+    assert float(row["p"]) == pytest.approx(2 * norm.sf(abs(beta[1]) / error[1]), rel=0.06)
 
 
 @recorded
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "tau"), [("pocket-dream", 90.0), ("pocket-llada", 30.0)])
-def test_failure_analysis_as_recorded(model, tau):
-    runs = failures.load(parameters(model, tau))
+def test_failure_analysis_as_recorded(model, tau, tmp_path):
+    space, gave = cells.run("06_failure_analysis", model=model, tau_max=tau, out=tmp_path)
+    tables = {name: results[-1].frame for name, results in gave.items() if results and hasattr(results[-1], "frame")}
     raw, traced = Raw(RECORDS), Raw(RECORDS / "traces")
+    check_outcomes(raw, space, model, tables["outcomes"], tables["agreement"])
     base = raw.find(model, "pocket_gsm8k", "full")
-    check_outcomes(raw, runs, base)
-    check_fifths(raw, traced, runs, base)
-    check_modes_and_rules(traced, runs)
+    traces = traced.rows(traced.find(model, "pocket_gsm8k", "full")).set_index("doc_id")["trace_mean_margin"]
+    for t in (tau, tau / 3):
+        mine = {name: table[table["τ"] == f"{t:g}"] for name, table in tables.items() if "τ" in table}
+        both = joined(raw, raw.find(model, "pocket_gsm8k", "jot", t), base)
+        speedup = both["configured_steps_a"] / both["steps_a"]
+        check_groups(both, speedup, mine["by-speedup"])
+        for _, row in mine["by-steps"].iterrows():
+            ends = [int(x) for x in row["Steps"].split(" to ")]
+            check_group(row, both[both["steps_a"].between(ends[0], ends[-1])])
+        part = both[both["doc_id"].isin(traces.index)].reset_index(drop=True)
+        margin = part["doc_id"].map(lambda doc: float(traces[doc][0]))
+        check_groups(part, margin, mine["by-margin"])
+        sets = [(both, np.log2(speedup), side) for side in "ba"], [(part, margin, side) for side in "ba"]
+        for rows, words in zip(sets, ("achieved speedup", "mean margin"), strict=True):
+            found = mine["trend-table"][mine["trend-table"]["JoT's errors on"].str.startswith(words)]
+            for (frame, scale, side), (_, row) in zip(rows, found.iterrows(), strict=True):
+                check_trend(frame, scale, frame[f"tokens_non_eos_{side}"], row)
+        names = [traced.find(model, "pocket_gsm8k", *how) for how in (("jot", t), ("full",))]
+        twins = joined(traced, *names)
+        pairs = zip(twins["generated_a"], twins["generated_b"], twins["trace_rule_a"], strict=True)
+        rules = [rule[np.flatnonzero(one != two)[0]] for one, two, rule in pairs if (one != two).any()]
+        for _, row in mine["differences"].iterrows():
+            rule = {"schedule alone": 1, "exit alone": 2, "exit and schedule": 3}[row["Committed by"]]
+            assert row["First differences"] == str(rules.count(rule))
+            shares(row["Share, %"], np.array(rules) == rule)
 
 
-def test_the_finders_quality():
+def test_the_finders_kappa():
     frame = failure_modes.labels(ROOT / failure_modes.LABELS)
     frame = failure_modes.labelled(frame, failure_modes.documents("pocket_gsm8k"))
-    for _, row in failure_modes.quality(frame).iterrows():
-        hand, found = frame["label"] == row["mode"], frame["found"] == row["mode"]
-        check_share(row, "precision", int((hand & found).sum()), int(found.sum()))
-        check_share(row, "recall", int((hand & found).sum()), int(hand.sum()))
     table = np.array([[((frame["label"] == x) & (frame["found"] == y)).mean() for y in failure_modes.MODES]
                       for x in failure_modes.MODES])  # fmt: skip
     rows, columns = table.sum(1), table.sum(0)

@@ -29,8 +29,10 @@ def token_texts(model: str) -> dict[int, str]:
 def ordered(rows: pd.DataFrame) -> pd.DataFrame:
     """Samples in the documents' own order (9 before 10); tokens and traces as arrays (lists in live records)."""
     rows = rows.sort_values("doc_id", key=lambda ids: ids.map(natural), kind="stable")
-    lists = [name for name in ("generated", *(f"trace_{name}" for name in TRACE)) if name in rows]
-    return rows.assign(**{name: rows[name].map(np.asarray, na_action="ignore") for name in lists})
+    kinds = {"generated": int} | {f"trace_{name}": int for name in TRACE}
+    kinds |= {f"trace_{name}": float for name in ("margin", "threshold", "mean_margin")}  # None is nan there
+    lists = {name: kind for name, kind in kinds.items() if name in rows}
+    return rows.assign(**{name: [np.asarray(x, kind) for x in rows[name]] for name, kind in lists.items()})
 
 
 def by_step(values: Iterable[Sequence[float]]) -> pd.DataFrame:
