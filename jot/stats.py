@@ -283,37 +283,9 @@ def paired_difference_bootstrap(
 # --- speed --------------------------------------------------------------------------------------------------
 
 
-class Speedup(NamedTuple):
-    """Step speedup of one cell and its exact split: ``ratio = tokens_per_forward * padding_factor``."""
-
-    ratio: float  # sum of configured steps / sum of actual forwards (the headline)
-    mean_of_ratios: float  # mean over documents of configured / actual
-    tokens_per_forward: float  # non-EOS tokens / forwards
-    padding_factor: float  # configured steps (= canvas length) / non-EOS tokens; infinite when all are empty
-
-
-def speedup_split(configured: np.ndarray, actual: np.ndarray, non_eos: np.ndarray) -> Speedup:
-    """Split the speedup of one cell into tokens per forward and padding (all arrays of shape (n,))."""
-    configured, actual, tokens = (np.asarray(x, dtype=float) for x in (configured, actual, non_eos))
-    if (actual <= 0).any():
-        raise UserError("a record with zero steps has no speedup: was the cell decoded to the end?")
-    total = tokens.sum()
-    return Speedup(
-        float(configured.sum() / actual.sum()),
-        float((configured / actual).mean()),
-        float(total / actual.sum()),
-        float(configured.sum() / total) if total else float("inf"),
-    )
-
-
 def geometric_mean(values: Sequence[float]) -> float:
     """Geometric mean of positive numbers, as the paper aggregates speedups over tasks."""
     return float(st.gmean(np.asarray(values, dtype=float)))
-
-
-def leave_one_out(values: Mapping[str, float]) -> dict[str, float]:
-    """Geometric mean without each entry in turn."""
-    return {skip: geometric_mean([v for name, v in values.items() if name != skip]) for skip in values}
 
 
 def retention(scores: Sequence[float], baseline: Sequence[float]) -> float:
