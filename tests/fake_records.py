@@ -10,11 +10,19 @@ import numpy as np
 import pandas as pd
 
 from jot import records as records_module
-from jot.analysis import cells
 from jot.models import FAMILIES
 from jot.runs import settings
+from jot.runs.frames import family as family_of
 from jot.runs.grid import Point
 from jot.tasks import TASKS as TASK_TABLE
+
+
+def _decode(family: str, task: str) -> dict:
+    model = next(model for _, model, _ in FAMILIES.values() if model.family == family)
+    made = dataclasses.asdict(settings.build_decode(model, {}, TASK_TABLE[task]))
+    made.pop("seed")
+    return records_module.plain(made)
+
 
 LENGTH = {"pocket_gsm8k": 128, "pocket_mmlu": 3, "pocket_hellaswag": 5, "pocket_humaneval": 128}
 DEFAULT = {"dream": 90, "llada": 30}
@@ -25,7 +33,7 @@ def cell(
 ) -> tuple:
     """(id, Recorded) of one cell."""
     family = model.removeprefix("pocket-")
-    decode = cells.standard_decoding(family, task) | params.pop("decode", {})
+    decode = dict(_decode(family, task)) | params.pop("decode", {})
     if method == "jot":
         params = {
             "tau_max": DEFAULT[family],
@@ -61,11 +69,11 @@ def cell(
 
 def of(point: Point, rows: pd.DataFrame) -> tuple:
     """(id, Recorded) of the cell that a grid's point resolves to."""
-    method, decode = cells.resolved(point)
-    name = cells.short(point.model)
+    method, decode = point.resolved()
+    name = Path(point.model).name
     config = {
         "model": name,
-        "family": cells.family({"model": name}),
+        "family": family_of(name),
         "fingerprint": name,
         "task": point.task,
         "task_version": 1,
@@ -93,22 +101,6 @@ def scored(point: Point, scores: list, steps: int | list | None = None, **column
     frame = rows(point.task, point.own_split, np.random.default_rng(0), len(scores), 0.5, length)
     steps = steps if steps is not None else length if point.method == "full" else max(1, length // 8)
     return of(point, frame.assign(score=np.asarray(scores, float), steps=steps, forwards_full=steps, **columns))
-
-
-def baselines(n: int = 200) -> dict:
-    """Every baseline and variant of the main table on test, other draws' seeds and one other training seed."""
-    rng = np.random.default_rng(1)
-    out = {}
-    for model in cells.MODELS:
-        for task, length in LENGTH.items():
-            for i, method in enumerate((*cells.BASELINES, *cells.VARIANTS)):
-                if point := cells.baseline(model, task, method):
-                    out |= [of(point, rows(task, "test", rng, n, 0.8 - 0.05 * i, length * (0.2 + 0.1 * i)))]
-            for name, seed in ((model, 1), (model, 2), (cells.trained(model, 1), 0)):
-                for method, share in (("full", 1.0), ("jot", 0.3)):
-                    point = Point.of(name, task, method, seed=seed)
-                    out |= [of(point, rows(task, "test", rng, n, 0.8, length * share))]
-    return out
 
 
 def write(folder: Path, records: dict) -> Path:
@@ -169,7 +161,7 @@ def records(n: int = 200, grid: bool = True) -> dict:
 
 def recorded(p: Point, rows: pd.DataFrame) -> tuple:
     """(id, Recorded) of exactly a point's resolved configuration."""
-    family = cells.family({"model": p.model})
+    family = family_of(p.model)
     chosen = settings.parse(p.method, p.params)
     rule = settings.build_method(p.method, family, chosen)
     model = next(m for _, m, _ in FAMILIES.values() if m.family == family)

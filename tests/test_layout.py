@@ -49,7 +49,7 @@ def test_top_level(root, files):
 def test_sizes(root, files):
     sizes = {str(path.relative_to(root)): path.stat().st_size for path in files}
     assert {name: size for name, size in sizes.items() if size > 16 * MIB} == {}
-    assert sum(sizes.values()) < 40_000_000
+    assert sum(sizes.values()) < 56_000_000
 
 
 def test_no_path_of_a_machine(root, files):
@@ -125,7 +125,6 @@ LAYERS = [
     ("jot.tasks",),
     ("jot.runs",),
     ("jot.paper",),
-    ("jot.analysis",),
     ("jot.reproduce",),
     ("jot.cli",),
     ("jot.__main__",),
@@ -165,7 +164,7 @@ def test_no_circle(graph):
 
 def test_only_decode_knows_of_the_fast_loop(graph):
     knows = {n for n, targets in graph.items() if part(n) != "jot.fast" and any(part(t) == "jot.fast" for t in targets)}
-    assert knows <= {"jot.decode", "jot.paper.timing", "jot.runs.harness"}
+    assert knows <= {"jot.decode", "jot.paper.timing"}
 
 
 def test_the_import_graph_sees_relative_and_local_imports(tmp_path):

@@ -7,9 +7,11 @@ import re
 import statistics
 
 import pytest
+import transcribe as published
 
-from jot.analysis import published
 from jot.errors import UserError
+from jot.paper import claims
+from jot.paper.claims import paper_table
 
 CELLS = {
     "main_results": 80,
@@ -55,7 +57,7 @@ KNOWN = [
 
 
 def pick(label: str, words: str):
-    frame = published.load(label)
+    frame = paper_table(label)
     for name, value in (word.split("=") for word in words.split()):
         frame = frame[frame[name] == (float(value) if name in published.PARAMETERS else value)]
     assert len(frame) == 1, f"{label} {words}: {len(frame)} rows"
@@ -71,7 +73,7 @@ def test_known_cells(label, words, value, mark):
 
 @pytest.mark.parametrize("label", published.TABLES)
 def test_number_of_cells(label):
-    frame = published.load(label)
+    frame = paper_table(label)
     assert len(frame) == CELLS[label]
     keys = [name for name in frame if name not in ("value", "mark", "digits")]
     assert not frame.duplicated(keys).any()
@@ -81,16 +83,16 @@ def test_number_of_cells(label):
 
 
 def test_rows_without_spatial_modulation_have_no_window():
-    frame = published.load("spatial_ablation")
+    frame = paper_table("spatial_ablation")
     plain = frame[frame["gamma"].isna()]
     assert len(plain) == 8 and plain["window"].isna().all() and (plain["tau_max"] == 90).all()
-    threshold = published.load("threshold_ablation").query("tau_max == 90")
+    threshold = paper_table("threshold_ablation").query("tau_max == 90")
     assert plain["value"].tolist() == threshold["value"].tolist()
 
 
 def test_aggregates_of_the_paper_follow_from_the_main_table():
     """Figure 1 of the paper: geometric mean of the speedups and mean score ratio, Dream."""
-    frame = published.load("main_results").query("model == 'Dream-7B'")
+    frame = paper_table("main_results").query("model == 'Dream-7B'")
     printed = {"jot": (4.43, 98.3), "prophet": (2.89, 91.9), "klass": (2.20, 99.9), "fastdllm": (2.86, 94.7)}
     score = frame[frame["metric"] == "score"].set_index(["method", "task"])["value"]
     for method, (speed, retention) in printed.items():
@@ -106,7 +108,7 @@ def test_digits_say_how_a_value_was_rounded():
 
 def test_unknown_table_is_refused():
     with pytest.raises(UserError, match="main_results"):
-        published.load("main")
+        paper_table("main")
 
 
 def test_missing_tables_are_refused(tmp_path):
@@ -142,7 +144,7 @@ def test_every_printed_number_of_the_latex_source_is_there(shared):
         body = table.partition(r"\midrule")[2].partition(r"\bottomrule")[0]
         body = body.replace(r"\rowcolor[gray]{0.92}", "")
         printed = re.findall(r"(\\textbf\{|\\underline\{)?(?<![\d.])(\d+\.\d+)", body)
-        frame = published.load(label).dropna(subset="value")
+        frame = paper_table(label).dropna(subset="value")
         marks = {"\\textbf{": "bold", "\\underline{": "underline", "": ""}
         expected = [(float(number), marks[mark]) for mark, number in printed]
         if "gamma" in frame:  # the decay rates are keys of these rows, not values
@@ -175,7 +177,7 @@ def test_every_tabular_of_the_paper_is_transcribed(bodies):
 @pytest.mark.parametrize("label", published.TABLES)
 def test_every_cell_of_a_body_is_a_value_or_a_key(bodies, label):
     """By counting: the value cells of the body are the rows of the file, in order, with the digits and the marks."""
-    frame = published.load(label)
+    frame = paper_table(label)
     rows = bodies[label]
     spans = [sum(int(m) for c in row for m in re.findall(r"\\multicolumn\{(\d+)\}", c)) for row in rows]
     widths = {len(row) + span - (span > 0) for row, span in zip(rows, spans, strict=True)}
@@ -199,18 +201,16 @@ def test_no_table_prints_a_gain(bodies):
     for label, rows in bodies.items():
         cells = [re.sub(names, "", cell) for row in rows for cell in row]
         assert not [cell for cell in cells if re.search(r"[()]|[+-]\s*\d", cell)], label
-        assert "gain" not in set(published.load(label)["metric"])
+        assert "gain" not in set(paper_table(label)["metric"])
 
 
 def test_marks_are_those_of_the_best_and_the_second_best():
     """All printed marks are right; equal second-best values are left unmarked in six columns of three tables."""
-    from jot.analysis import ledger_tables
-
     tied = {}
-    for label in ledger_tables.TABLES_WITH_MARKS:
-        frame = ledger_tables.marks(label)
+    for label in [label for label in claims.TABLES if label != "config"]:
+        frame = claims.marks(label)
         assert not frame["status"].isin(["wrong", "missing"]).any(), label
-        assert (frame["mark"] != "").sum() == (published.load(label)["mark"] != "").sum()
+        assert (frame["mark"] != "").sum() == (paper_table(label)["mark"] != "").sum()
         for column, group in frame[frame["status"] == "tied"].groupby("column"):
             tied[label, column] = (group["value"].iloc[0], len(group))
     assert tied == {

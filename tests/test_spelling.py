@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from jot import stats
-from jot.analysis import render
-from jot.analysis.spelling import decimals, interval, number, of
+from jot.paper.show import decimals, interval, number, of, points
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def test_rows():
         {"x": 0.3, "x_low": 0.03, "x_high": 0.68, "y": math.nan, "difference": 0.3, "low": 0.03, "high": 0.68}
     )
     assert of(row, "x") == "0.30\n[0.03, 0.68]" and of(row, "y") == "" and of(row, "z", empty="-") == "-"
-    assert render._points(row) == "+0.30\n[+0.03, +0.68]"
+    assert points(row) == "+0.30\n[+0.03, +0.68]"
 
 
 def test_an_interval_of_a_paired_difference_shows_its_side_of_zero():

@@ -108,9 +108,12 @@ class Evidence:
         if at.empty:
             raise NotRecorded(f"{model} {task} {name}")
         key = at["cell"].iloc[0]
-        if key not in self._read:
+        if key not in self._read:  # a file holds all runs of a model, task and split: read together, once
             columns = ["score", "configured_steps", "steps"] + ["generated"] * (task == PROSE)
-            self._read[key] = samples(at.head(1), self.store, columns, self.limit).set_index("doc_id")
+            beside = self.runs.query("model == @model and task == @task and split == @self.split")
+            beside = at.head(1) if task == PROSE or self.limit is not None else beside
+            beside = beside[~beside["cell"].isin(list(self._read))]
+            self.hold(samples(beside, self.store, columns, self.limit, paired=False))
         return self._read[key]
 
     def pair(self, model: str, task: str, name: str, other: str) -> tuple[pd.DataFrame, pd.DataFrame]:

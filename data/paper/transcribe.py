@@ -1,6 +1,6 @@
 """The tables of the paper as tidy CSV files: read them, or transcribe them again from the LaTeX source.
 
-``python -m jot.analysis.published PAPER.tex`` rewrites ``data/paper/*.csv``. One row of a file is one printed
+``python data/paper/transcribe.py PAPER.tex`` rewrites ``data/paper/*.csv``. One row of a file is one printed
 cell; ``value`` keeps the digits that the paper prints, and ``mark`` says whether they are bold or underlined.
 """
 
@@ -18,7 +18,7 @@ from jot.errors import UserError
 from jot.models import home
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 TABLES = (
     "main_results",
@@ -225,37 +225,15 @@ def folder() -> Path:
     return home() / "data" / "paper"
 
 
-def load(label: str) -> pd.DataFrame:
-    """A table of the paper by its label (`TABLES`), one row per printed cell.
-
-    Columns: ``model``, ``method`` (the names of the command line), the parameters of JoT where the table
-    varies or states them, ``task``, ``metric``, ``value`` (float, NaN where the paper has a dash), ``mark``
-    ("bold", "underline" or "") and ``digits`` (decimals printed, so a check knows the rounding).
-    """
-    import pandas as pd
-
-    if label not in TABLES:
-        raise UserError(f"Unknown table {label!r}; the paper has {', '.join(TABLES)}.")
-    path = folder() / f"{label}.csv"
-    if not path.is_file():
-        raise UserError(f"{path} is missing; get it from the repository or set JOT_HOME to a checkout.")
-    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    frame["digits"] = frame["value"].str.partition(".")[2].str.len()
-    for name in ("value", *PARAMETERS):
-        if name in frame:
-            frame[name] = pd.to_numeric(frame[name].replace("", None)).astype(float)
-    return frame
-
-
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m jot.analysis.published", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python data/paper/transcribe.py", description=__doc__.splitlines()[0])
     parser.add_argument("tex", help="LaTeX source of the paper")
     parser.add_argument("--out", default=str(folder()), help="folder for the CSV files (default: data/paper)")
     options = parser.parse_args(arguments)
     try:
         written = transcribe(options.tex, options.out)
     except (UserError, OSError) as error:
-        parser.exit(2, f"published: error: {error}\n")
+        parser.exit(2, f"transcribe: error: {error}\n")
     sys.stdout.write("".join(f"{path}\n" for path in written))
     return 0
 

@@ -1,1 +1,0 @@
-"""Statistics, published numbers, plots, notebook tools; the decoding path imports none of it."""
