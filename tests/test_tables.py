@@ -20,6 +20,7 @@ from jot.errors import UserError
 from jot.paper import criteria, show
 from jot.records import Cell
 from jot.records.pack import pack
+from jot.runs import grid
 from jot.runs.frames import runs, samples
 from jot.runs.grid import Point
 
@@ -43,10 +44,34 @@ def default(found: dict, method: str) -> str:
     raise KeyError(method)
 
 
+def baselines() -> dict:
+    """Baselines and variants of the grid, two other draws, one other training seed."""
+    rng, made = np.random.default_rng(1), []
+    names = ("prophet", "klass", "fastdllm", "prophet-answer", "klass-ported", "fastdllm-nocache")
+    for point in grid.read(ROOT / "notebooks" / "grids" / "main.yaml"):
+        if point.name in names:
+            i, length = names.index(point.name), fake_records.LENGTH[point.task]
+            made.append((point, 0.8 - 0.05 * i, length * (0.2 + 0.1 * i)))
+    for model, task, method in itertools.product(criteria.MODELS, criteria.TASKS, ("full", "jot")):
+        steps = fake_records.LENGTH[task] * (1 if method == "full" else 0.3)
+        made += [(Point.of(model, task, method, seed=seed), 0.8, steps) for seed in (1, 2, 3)]
+    found = [fake_records.of(point, fake_records.rows(point.task, "test", rng, N, share, steps))
+             for point, share, steps in made]  # fmt: skip
+    third = [(point.model, run) for (point, *_), (_, run) in zip(made, found, strict=True) if point.seed == 3]
+    trained = [changed(run, model=f"{model}-seed1", fingerprint=f"{model}-seed1", seed=0) for model, run in third]
+    return dict(found + trained)
+
+
+def changed(made, **config: object) -> tuple:
+    """(id, Recorded) of a run with another configuration."""
+    cell = Cell({**made.meta["config"], **config})
+    meta = {**made.meta, "cell": cell.id, "config": cell.config}
+    return cell.id, type(made)(meta, made.frame.assign(cell=cell.key))
+
+
 def everything() -> dict:
     """Table 1 with its grid and seeds; beside them other orders, runs that stop, and the confirm split, in part."""
-    found = fake_records.records(N) | fake_records.baselines(N)
-    rng = np.random.default_rng(3)
+    found, rng = fake_records.records(N) | baselines(), np.random.default_rng(3)
     for model, task in itertools.product(("pocket-dream", "pocket-llada"), ("pocket_gsm8k", "pocket_humaneval")):
         for method in ("full", "jot"):
             rows = fake_records.rows(task, "confirm", rng, N, 0.8, 128 if method == "full" else 9)
@@ -332,9 +357,7 @@ def test_criteria_of_the_main_table(tmp_path):
 def test_criteria_of_the_confirm_split(tmp_path):
     def run(model, task, method, right, steps=16, **params):
         _, made = fake_records.scored(Point.of(model, task, method, **params), scores(right), steps)
-        cell = Cell({**made.meta["config"], "split": "confirm"})
-        meta = {**made.meta, "cell": cell.id, "config": cell.config}
-        return cell.id, type(made)(meta, made.frame.assign(cell=cell.key))
+        return changed(made, split="confirm")
 
     def four(right: int, steps: int = 16, base: int = 320) -> list[tuple]:
         keys = itertools.product(criteria.MODELS, criteria.LONG)
