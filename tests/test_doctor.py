@@ -181,7 +181,8 @@ def test_a_few_recorded_samples_are_decoded_again(monkeypatch) -> None:
 def test_it_runs_where_nothing_is_installed(tmp_path: Path) -> None:
     """Without torch, and without the package on the path: it says what is missing."""
     hide = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
-    script = f"{hide}import runpy; sys.argv = ['doctor.py']; runpy.run_path({str(ROOT / 'jot' / 'reproduce' / 'doctor.py')!r}, "
+    path = str(ROOT / "jot" / "reproduce" / "doctor.py")
+    script = f"{hide}import runpy; sys.argv = ['doctor.py']; runpy.run_path({path!r}, "
     environment = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "JOT_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-S", "-c", f"{script}run_name='__main__')"], capture_output=True, text=True,
                           env=environment, cwd=tmp_path)  # fmt: skip

@@ -646,6 +646,20 @@ def quality_kept_fast(at: Evidence) -> Judged:
 
 # --- all of them --------------------------------------------------------------------------------------------
 
+def order_kept(at: Evidence) -> Judged:
+    ended = "stop_at_eos=True"
+    parts = at.confirm.differences({m: (m, GSM8K, f"jot {ended}", f"full {ended}") for m in MODELS})
+    return every(parts, lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
+
+
+def price_parallel(at: Evidence) -> Judged:
+    ended = "stop_at_eos=True"
+    parts = at.confirm.differences({m: (m, GSM8K, f"jot {ended}", f"jot max_commits=1 {ended}") for m in MODELS})
+    known = [part for part in parts.values() if part]
+    detail = "; ".join(f"{name} {spell(part)}" for name, part in parts.items())
+    return judged(len(known) == len(parts), all(x.high < 0 for x in known), all(x.low > -1 for x in known), detail)
+
+
 FIRST = ("scores-within", "fewer-steps", "most-on-long", "low-threshold-harm")  # the plan's first table, in its order
 
 
@@ -682,7 +696,7 @@ CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
         compose_humaneval, compose_horizon, two_sided, after_exit, wallclock_below, averaging_suffices, errors_slow,
         aggressive_rejects, dynamics_decline, quality_kept, quality_kept_fast,
         headline_matched, confirm_score, confirm_matched, confirm_gain, confirm_cache, confirm_calibrated,
-        confirm_spatial, confirm_tail,
+        confirm_spatial, confirm_tail, order_kept, price_parallel,
     )
 }  # fmt: skip
 
