@@ -310,6 +310,7 @@ def test_jot_paper_decodes_a_part_again(checkout, monkeypatch, capsys):
 
 def test_a_live_notebook_decodes_what_its_grid_lists(checkout, monkeypatch):
     """The cells of the notebook's models, tasks and methods, and nothing else; embedded ones stand for their kind."""
+    (checkout / "data" / "models").symlink_to(ROOT / "data" / "models")
     asked = []
     monkeypatch.setattr(live, "_decode", lambda point, place, p: asked.append((point, place)))
     p = SimpleNamespace(source="live", store=None, models=["pocket-dream"], tasks=["pocket_mmlu"], limit=3, seed=0)
