@@ -15,7 +15,7 @@ import json
 import lzma
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -173,10 +173,8 @@ def gather(rows: pd.DataFrame, models: Mapping[str, str] | None = None, data=Non
         for name, tokens in {**people(place, task, ids, data), **decoded}.items():
             tokens = tokens if name == "others" else tokens.loc[ids]
             token_ids = [np.asarray(x, dtype=np.int64) for x in tokens]
-            strings = tokenizer(place).batch_decode(
-                token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
-            columns = {"set": name, "doc_id": tokens.index, "tokens": token_ids, "text": strings}
+            decode = partial(tokenizer(place).decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            columns = {"set": name, "doc_id": tokens.index, "tokens": token_ids, "text": list(map(decode, token_ids))}
             parts.append(pd.DataFrame({"model": model, "task": task, **columns}))
     found = pd.concat(parts, ignore_index=True)
     known = speeches(found["task"].iloc[0])
