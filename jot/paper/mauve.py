@@ -82,15 +82,16 @@ def influence(human: np.ndarray, model: np.ndarray, buckets: int) -> np.ndarray:
     By simulation their spread is that of MAUVE over new prompts, a little above it; a plain bootstrap, which repeats
     texts and so empties buckets, has too little of it at the paper's n.
     """
-    return _jackknife(human, model, buckets)[1]
+    return _jackknife(human, model, buckets)[1].mean(0)
 
 
-def _jackknife(human: np.ndarray, model: np.ndarray, buckets: int) -> tuple[float, np.ndarray]:
+def _jackknife(human: np.ndarray, model: np.ndarray, buckets: int) -> tuple[np.ndarray, np.ndarray]:
+    """MAUVE per start (k,) and every prompt's influence on it (k, n)."""
     p, q = histogram(human, buckets), histogram(model, buckets)
     values, n = score(p, q), human.shape[-1]
     if n < 2:
-        return values.mean(), np.zeros(n)
-    return values.mean(), ((n - 1) * (values[:, None] - _left_out(p, q, human, model))).mean(0)
+        return values, np.zeros(human.shape)
+    return values, (n - 1) * (values[:, None] - _left_out(p, q, human, model))
 
 
 def _left_out(p: np.ndarray, q: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -153,14 +154,13 @@ def alike(
         Differences of MAUVE (trials,) and the prompts' influences on them (trials, n). An interval of a difference is
         calibrated where 95 in 100 of such comparisons hold 0.
     """
-    rng, values, influences = np.random.default_rng(seed), [], []
+    rng, starts, found = np.random.default_rng(seed), len(human), []
     for _ in range(trials):
         at, swap = rng.permutation(human.shape[1])[:n], rng.integers(2, size=n).astype(bool)
         sides = np.where(swap, two[:, at], one[:, at]), np.where(swap, one[:, at], two[:, at])
-        first, second = (_jackknife(human[:, at], side, buckets) for side in sides)
-        values.append(first[0] - second[0])
-        influences.append(first[1] - second[1])
-    return np.array(values), np.array(influences)
+        values, influences = _jackknife(np.tile(human[:, at], (2, 1)), np.concatenate(sides), buckets)
+        found.append([x[:starts].mean(0) - x[starts:].mean(0) for x in (values, influences)])
+    return np.array([value for value, _ in found]), np.array([row for _, row in found])
 
 
 # --- buckets ------------------------------------------------------------------------------------------------

@@ -51,8 +51,8 @@ def repetition(rows: Rows, n: int = 4) -> np.ndarray:
     shares = []
     for row in rows:
         tokens = np.asarray(row).tolist()
-        grams = list(zip(*(tokens[i:] for i in range(n)), strict=False))
-        shares.append(1 - len(set(grams)) / len(grams) if grams else 0.0)
+        kinds = len(set(zip(*(tokens[i:] for i in range(n)), strict=False)))
+        shares.append(1 - kinds / (len(tokens) - n + 1) if kinds else 0.0)
     return np.array(shares)
 
 
@@ -259,6 +259,7 @@ def copied(strings: Sequence[str], n: int = 8) -> np.ndarray:
 
     The second column is the number of runs.
     """
-    found, owner = _runs(strings, n)
+    of, each = pd.factorize(np.asarray(strings, dtype=object))  # many texts are the same
+    found, owner = _runs(each, n)
     hits = pd.Series(found).isin(_trained(n)).to_numpy()
-    return np.stack([np.bincount(owner[at], minlength=len(strings)) for at in (hits, slice(None))], axis=1)
+    return np.stack([np.bincount(owner[at], minlength=len(each)) for at in (hits, slice(None))], axis=1)[of]
