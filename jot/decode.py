@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch import Tensor
 
+from jot import fast
 from jot.errors import whole
 from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig, check_rule, check_samples, check_tokens, rows_of
@@ -57,8 +58,6 @@ def decode_stream(
     prompts.sort(key=lambda sample: -len(sample[1]))
     slots = min(slots, len(prompts))
     width = len(prompts[0][1]) + config.length
-    from jot.fast import loop as fast  # not at the top: it is built on this module
-
     reason = fast.refusal(model, config, method, slots, draws)
     if reason is None:
         yield from fast.stream(model, config, method, slots, width, trace, prompts)

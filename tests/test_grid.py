@@ -58,7 +58,7 @@ cells:
     ]  # fmt: skip
     assert points[12].params == {"tau_max": 10, "spatial": True} and points[13].params["tau_max"] == "1e1"
     assert {p.store for p in points} == {"part"}
-    assert grid.read_all([path, path]) == points
+    assert grid.parse_all([path, path]).cells == points
 
 
 def test_points() -> None:

@@ -29,7 +29,6 @@ TOP = {
 MIB = 1024 * 1024
 
 
-
 @pytest.fixture(scope="module")
 def files(root) -> list[Path]:
     """Every file that is committed or would be."""

@@ -1,6 +1,6 @@
 """One denoising step with fixed shapes, state and all on the device: what ``jot.fast.loop`` runs, as a graph on CUDA.
 
-The rules, schedules and proposals are those of ``decode.py``. What differs is that a step has a fixed number of rows,
+The rules, schedules and proposals are those of ``jot.sampler``. What differs is that a step has a fixed number of rows,
 some of them idle, and that blocks and counters advance on the device.
 """
 
@@ -309,7 +309,7 @@ class FixedStep:
         return commit
 
     def turn(self, pick, inside, edges, block, index, steps, active, whole: bool) -> None:
-        """Move the slots to a block with work left, as ``_Loop.advance`` does."""
+        """Move the slots to a block with work left, as ``Loop.advance`` does."""
         canvas, column = self.canvas[pick, : inside.shape[1]], self.column[: inside.shape[1]]
         masks = (canvas == self.model.mask_id) & inside
         left = F.pad(masks.cumsum(1), (1, 0))

@@ -2,7 +2,7 @@
 
 Where one sample is decoded alone without a cache, the next step starts before these are read (``FastLoop.far``).
 It is the default there; ``JOT_FAST=0`` switches it off, and ``JOT_FAST=1`` asks for it on the CPU, without graphs, as
-the tests do. What it cannot do runs in the plain loop of ``decode.py``, and a line in the log says why.
+the tests do. What it cannot do runs in the plain loop of ``jot.sampler``, and a line in the log says why.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from jot.errors import UserError
 from jot.models import home
 from jot.paper import show, texts, timing, traces
 from jot.records import natural
-from jot.runs.frames import folder, order, runs, samples
+from jot.runs.frames import defaults, family, folder, order, runs, samples
 from jot.runs.parameters import NotebookError
 
 SEEN, NOT_SEEN, UNDECIDED, NOT_SHOWN = "seen", "not seen", "undecided", "not shown"
@@ -56,11 +56,15 @@ def spell(estimate: stats.Estimate | None, unit: str = "") -> str:
     return show.interval(*estimate, sign="+", gap=" ")
 
 
+def told(parts: Mapping[str, stats.Estimate | None], unit: str = "") -> str:
+    """Each part after its name."""
+    return "; ".join(f"{name} {spell(part, unit)}" for name, part in parts.items())
+
+
 def every(parts: Mapping[str, stats.Estimate | None], seen: Callable, unseen: Callable) -> Judged:
     """Seen where each part is, not seen where any part is not; ``parts`` are named for the detail."""
     known = [part for part in parts.values() if part]
-    detail = "; ".join(f"{name} {spell(part)}" for name, part in parts.items())
-    return judged(len(known) == len(parts), all(map(seen, known)), any(map(unseen, known)), detail)
+    return judged(len(known) == len(parts), all(map(seen, known)), any(map(unseen, known)), told(parts))
 
 
 class NotRecorded(LookupError):
@@ -153,7 +157,7 @@ class Evidence:
 
 def jot(model: str, **settings: object) -> str:
     """The name of a run of JoT by what it sets; what is the default leaves no trace, as in ``runs``."""
-    default = {"tau_max": 90 if model == DREAM else 30, "tau_min": 1, "gamma": 0.5, "window": 8, "spatial": True}
+    default = defaults(family(model), GSM8K, "jot")
     changed = {name: value for name, value in settings.items() if value != default.get(name)}
     return " ".join(["jot", *(f"{name}={value}" for name, value in sorted(changed.items()))])
 
@@ -448,17 +452,16 @@ def confirm_calibrated(at: Evidence) -> Judged:
 def confirm_spatial(at: Evidence) -> Judged:
     parts = _four(at, lambda m, t: ("jot", bare(m, NEAR[m])))
     known = [part for part in parts.values() if part]
-    detail = "; ".join(f"{name} {spell(part)}" for name, part in parts.items())
     above, below = sum(x.low > 0 for x in known), sum(x.high < 0 for x in known)
-    return judged(len(known) == len(parts), above >= 2 and not below, below > 0, detail)
+    return judged(len(known) == len(parts), above >= 2 and not below, below > 0, told(parts))
 
 
 def confirm_tail(at: Evidence) -> Judged:
     """Both sides ended at their end of text: full decoding's steps over JoT's."""
     names = ("jot stop_at_eos=True", "full stop_at_eos=True")
     parts = {f"{m} {t}": at.confirm.ratio(m, t, *names) for m in MODELS for t in LONG}
-    detail = "; ".join(f"{name} {spell(part, '×')}" for name, part in parts.items())
-    return judged(True, all(x.low > 5 for x in parts.values()), any(x.high < 5 for x in parts.values()), detail)
+    seen, unseen = all(x.low > 5 for x in parts.values()), any(x.high < 5 for x in parts.values())
+    return judged(True, seen, unseen, told(parts, "×"))
 
 
 # --- time ---------------------------------------------------------------------------------------------------
@@ -644,7 +647,8 @@ def quality_kept_fast(at: Evidence) -> Judged:
     return _fluent(parts, f"by speech, {told}")
 
 
-# --- all of them --------------------------------------------------------------------------------------------
+# --- order, exits, parallelism ------------------------------------------------------------------------------
+
 
 def order_kept(at: Evidence) -> Judged:
     ended = "stop_at_eos=True"
@@ -656,9 +660,11 @@ def price_parallel(at: Evidence) -> Judged:
     ended = "stop_at_eos=True"
     parts = at.confirm.differences({m: (m, GSM8K, f"jot {ended}", f"jot max_commits=1 {ended}") for m in MODELS})
     known = [part for part in parts.values() if part]
-    detail = "; ".join(f"{name} {spell(part)}" for name, part in parts.items())
-    return judged(len(known) == len(parts), all(x.high < 0 for x in known), all(x.low > -1 for x in known), detail)
+    seen, unseen = all(x.high < 0 for x in known), all(x.low > -1 for x in known)
+    return judged(len(known) == len(parts), seen, unseen, told(parts))
 
+
+# --- all of them --------------------------------------------------------------------------------------------
 
 FIRST = ("scores-within", "fewer-steps", "most-on-long", "low-threshold-harm")  # the plan's first table, in its order
 

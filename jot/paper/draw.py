@@ -33,7 +33,6 @@ COLORS = {
     "purple": "#CC79A7",
     "gray": "#777777",
 }
-FAMILY_COLOR = {"dream": COLORS["blue"], "llada": COLORS["vermillion"]}  # withdrawn, see the rule; use FAMILY_LINE
 FAMILY_LINE = {"dream": "-", "llada": "--"}  # where two families share a panel
 FAMILY_FILL = {"dream": "full", "llada": "left"}
 

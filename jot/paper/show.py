@@ -18,7 +18,6 @@ MORE = 2  # decimals that may be added
 WILSON = "Wilson 95 % interval"
 TANGO = "Tango 95 % score interval"
 BOOT = f"95 % percentile bootstrap over documents, {stats.N_BOOT:,} resamples shared across methods"
-# n of the plan
 PLANNED = {
     "pocket_gsm8k": 2000,
     "pocket_mmlu": 2000,

@@ -19,12 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from statsmodels.stats.proportion import proportion_confint
 
 from jot import stats
 from jot.errors import Parser, UserError
 from jot.models import home
-from jot.paper import show
+from jot.paper import criteria, show
 from jot.records import Recorded, load_store
 from jot.runs import live, notebooks
 from jot.runs.frames import folder as records_folder
@@ -36,7 +35,6 @@ PILOT = 4  # documents per run that the time per document is estimated from
 MOST = 200  # documents per run at most: short answers would otherwise take all they can
 SMALL = 1e-3  # nats: a decision this close may fall either way on another machine
 METHODS = ["full", "jot", "prophet", "klass", "fastdllm"]
-SHOWN = ["pocket-dream", "pocket-llada"], ["pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag", "pocket_humaneval"]
 
 
 class Agreement(NamedTuple):
@@ -106,9 +104,10 @@ def replay(config: Mapping, model, limit: int, store: Path, progress: bool = Fal
 def chosen() -> pd.DataFrame:
     """The recorded runs of Table 1 that are decoded again: every method at its default, as far as it is recorded."""
     found = runs(dtype="float32", seed=0, split="test")
-    found = found[found["model"].isin(SHOWN[0]) & found["task"].isin(SHOWN[1]) & found["method"].isin(METHODS)]
-    found = found[found["setting"] == ""]
-    order = {name: i for i, name in enumerate([*SHOWN[0], *SHOWN[1], *METHODS])}
+    shown = {"model": criteria.MODELS, "task": criteria.TASKS, "method": METHODS, "setting": [""]}
+    for column, names in shown.items():
+        found = found[found[column].isin(names)]
+    order = {name: i for i, name in enumerate([*criteria.MODELS, *criteria.TASKS, *METHODS])}
     return found.sort_values(["model", "task", "method"], key=lambda names: names.map(order)).set_index("cell")
 
 
@@ -204,7 +203,7 @@ def agreement(recorded: pd.DataFrame, live: pd.DataFrame) -> Agreement:
 def measured(frame: pd.DataFrame) -> tuple[str, str]:
     """Score in percent with Wilson's interval, and step speedup with its bootstrap interval, of one run's samples."""
     right, n = frame["score"].sum(), len(frame)
-    low, high = proportion_confint(right, n, method="wilson")
+    low, high = stats.wilson(right, n)
     run = frame.sort_values("doc_id", kind="stable")
     speed = stats.ratio_bootstrap(run["configured_steps"], run["steps"])
     score = show.interval(100 * right / n, 100 * low, 100 * high, gap=" ")

@@ -24,7 +24,7 @@ from jot import tasks
 from jot.errors import Parser, UserError, number
 from jot.models import home
 from jot.records import take
-from jot.runs.frames import family, runs, samples
+from jot.runs.frames import defaults, family, runs, samples
 
 GRID = (math.inf, 1000, 300, 150, 120, 90, 60, 30, 10)  # of tau_max, from safe to fast; inf: no exits
 LOSSES = {
@@ -136,7 +136,7 @@ def needed(risk: float, epsilon: float, delta: float) -> int | None:
 def _recorded(store: Path, model: str, task: str, split: str, dtype: str) -> Callable[[float], pd.DataFrame]:
     """Samples by threshold from a packed folder; nothing is decoded."""
     found = runs(store, model=model, task=task, split=split, seed=0, dtype=dtype)
-    default = 90 if family(model) == "dream" else 30
+    default = defaults(family(model), task, "jot")["tau_max"]
 
     def at(tau: float) -> pd.DataFrame:
         name, setting = ("full", "") if math.isinf(tau) else ("jot", "" if tau == default else f"tau_max={tau:g}")

@@ -275,8 +275,3 @@ def parse_all(paths: Sequence[str | os.PathLike]) -> Grid:
 def read(path: str | os.PathLike) -> list[Point]:
     """The cells of a grid file in its order, each once; raises as `parse` does."""
     return parse(path).cells
-
-
-def read_all(paths: Sequence[str | os.PathLike]) -> list[Point]:
-    """The cells of several grids, each once, in the order of the files."""
-    return parse_all(paths).cells

@@ -69,7 +69,8 @@ def _kernel_environment() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as profile:
         config = Path(profile) / "profile_default" / "ipython_kernel_config.py"
         config.parent.mkdir()
-        config.write_text("c.IPKernelApp.log_level = 40\nc.HistoryManager.enabled = False\n")
+        # A kernel logs as an error the interrupt with which it is shut down; what fails in a cell comes as a message.
+        config.write_text("c.IPKernelApp.log_level = 50\nc.HistoryManager.enabled = False\n")
         package = str(Path(__file__).resolve().parents[2])
         search = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
         new = {
