@@ -1,11 +1,13 @@
-"""The README's table of what can be combined is the one that the code gives; run as a script, this prints it."""
+"""The guide's table of what can be combined is the one that the code gives; run as a script, this prints it."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 
 import pytest
+import yaml
 
 import jot
 from jot.models import FAMILIES, LLaDAModelLM
@@ -44,8 +46,8 @@ def table() -> str:
     return "\n".join([*lines, "", f"Refused by name: {refused}."])
 
 
-def test_readme_holds_the_table(root):
-    text = (root / "README.md").read_text()
+def test_the_guide_holds_the_table(root):
+    text = (root / "notebooks" / "GUIDE.md").read_text()
     assert text.split(BEGIN)[1].split(END)[0].strip() == table()
 
 
@@ -57,14 +59,50 @@ def test_a_refused_method_says_why():
     assert not works(LLaDAModelLM, "jot-public", cache="dual")
 
 
-def test_readme_names_what_is_there(root):
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"notebooks/{name}.md" for name in ("ARTIFACT", "GUIDE", "DIFFERENCES", "ANALYSIS"))]
+)
+def test_a_page_names_what_is_there(root, page):
     """Paths, notebooks and modules in its code spans and links exist; what a run makes is left out."""
-    text = (root / "README.md").read_text()
-    named = set(re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", text)) | set(
-        re.findall(r"(?<![\w/~])(?:jot|data|notebooks|figures|tests)/[\w./-]*\w", text)
+    text = (root / page).read_text()
+    linked = {(root / page).parent / name for name in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", text)}
+    named = {root / name for name in re.findall(r"(?<![\w/~.])(?:jot|data|notebooks|figures|tests)/[\w./-]*\w", text)}
+    assert len(linked | named) > 1 and sorted(str(path) for path in linked | named if not path.exists()) == []
+    anchors = re.findall(r"\]\(([\w./-]+)#([\w-]+)\)", text)
+    for name, anchor in anchors:
+        heads = re.findall(r"^#+ (.*)$", ((root / page).parent / name).read_text(), re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_the_readme_is_a_door(root):
+    assert len((root / "README.md").read_text().splitlines()) <= 120
+
+
+def test_the_appendix_quotes_its_notebooks(root):
+    """Each quotation in a row that links a notebook stands in that notebook's outputs."""
+    rows = [line for line in (root / "notebooks" / "ARTIFACT.md").read_text().splitlines() if ".ipynb)" in line]
+    quoted = 0
+    for cells in (line.strip("| ").split(" | ") for line in rows):
+        if len(cells) < 4:
+            continue
+        (name,) = set(re.findall(r"\((\w+\.ipynb)\)", cells[1]))
+        outputs = [
+            o for c in json.loads((root / "notebooks" / name).read_text())["cells"] for o in c.get("outputs", ())
+        ]
+        texts = [o.get("text") or o.get("data", {}).get("text/markdown") or "" for o in outputs]
+        page = "\n".join("".join(text) for text in texts).replace("**", "").replace("`", "")
+        for quotation in re.findall(r"`([^`]+)`", cells[-1]):
+            assert quotation in page or quotation == "certified", (name, quotation)
+            quoted += 1
+    assert quoted > 10
+
+
+def test_citation_and_archive_agree(root):
+    archive, citation = (
+        json.loads((root / ".zenodo.json").read_text()),
+        yaml.safe_load((root / "CITATION.cff").read_text()),
     )
-    missing = sorted(name for name in named if not (root / name).exists())
-    assert len(named) > 30 and missing == []
+    assert all(archive[key] == citation[key] for key in ("title", "version", "license", "keywords"))
 
 
 def test_readme_reads_the_frame(root):
