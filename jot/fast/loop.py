@@ -56,7 +56,7 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
         ("top-k or a greedy nucleus", config.nucleus and (config.top_k or not config.temperature)),
         ("KLASS in a batch under a cache", config.cache and isinstance(method, KLASS) and slots > 1),
         ("blocks of unequal length under a cache", config.cache and len({b - a for a, b in config.blocks}) > 1),
-        ("steps beyond a block that was filled at once", isinstance(method, Filling) and not config.stop_early),
+        ("steps beyond a block that Prophet or SchED filled", isinstance(method, Filling) and not config.stop_early),
         # Not ``type``: what passes for a rule by its class, as the replayed ones of tests/speed, runs as the rule.
         ("a rule of another kind", method.__class__ not in METHODS.values()),
     ):  # fmt: skip

@@ -52,7 +52,7 @@ def fused_commit(fixed: FixedStep, step: Step, pick: Tensor, live: Tensor, exits
     with torch.cuda.device_of(live):
         _commit_kernel[(triton.cdiv(rows, 128),)](
             exits.view(torch.uint8), chosen.view(torch.uint8), live.view(torch.uint8),
-            (live if void is None else void).view(torch.uint8), step.likeliest, step.proposal.token, step.top.total,
+            (live if void is None else void).view(torch.uint8), step.top.index, step.proposal.token, step.top.total,
             step.slot, step.position, pick, fixed.canvas, fixed.flags, commit.view(torch.uint8),
             fixed.canvas.stride(0), rows, VOID=void is not None, DRAWN=method.takes == "proposal",
             GREEDY=method.greedy, BLOCK=128, num_warps=4,

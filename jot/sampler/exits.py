@@ -31,7 +31,7 @@ class ExitRule:
             union; "after_exit": it chooses among the masks that did not exit; "instead": it rests where
             something exited.
         scope: rows that the rule reads, the masks of the current "block" or of the whole "canvas".
-        takes: the token that an exit commits, the "argmax" (of the logits, or what the rule set as ``Step.own``) or the
+        takes: the token that an exit commits, the "argmax" (``step.top.index``, in which a rule may put another) or the
             "proposal" (which may be a draw).
         greedy: scheduled commits take the argmax too.
         endless: a block goes on beyond its schedule until it is full, for rules that may commit less.
@@ -521,7 +521,7 @@ class CreditDecoding(ExitRule):
         gain = (1 + credit) ** self.alpha
         score = torch.where(credit > 0, mass * gain, 0.0)
         best = score.amax(1)
-        step.own = torch.where(score == best[:, None], token, step.logits.shape[1] - 1).amin(1)
+        step.top = top._replace(index=torch.where(score == best[:, None], token, step.logits.shape[1] - 1).amin(1))
         sure = best / (top.total.double() + (mass * (gain - 1)).sum(1))
         most = highest(sure, step.slot, torch.ones_like(step.index), step.in_block)
         return most | (step.in_block & (sure >= self.threshold)), None

@@ -213,4 +213,4 @@ def capped(step: Step, method, exits: Tensor, chosen: Tensor, due: Tensor | None
 def committed(step: Step, method, exits: Tensor) -> Tensor:
     """The token that each row would commit, ``[rows]``: an exit's own where it takes the argmax, else the proposal."""
     drawn = method.takes == "proposal"
-    return torch.where(exits & (not drawn) | method.greedy, step.likeliest, step.proposal.token)
+    return torch.where(exits & (not drawn) | method.greedy, step.top.index, step.proposal.token)

@@ -44,7 +44,6 @@ class Step:
         kept: what is computed once a step, by whom it concerns.
         prepared: what the rule has computed ahead of the forward, if anything.
         demoted: ids that the margin leaves out, ``[ids]``, or None.
-        own: set by a rule that commits another token than the argmax, ``[rows]``; else None.
     """
 
     logits: Tensor
@@ -68,16 +67,10 @@ class Step:
     kept: dict = field(default_factory=dict)
     prepared: Tensor | None = None
     demoted: Tensor | None = None
-    own: Tensor | None = None
 
     @cached_property
     def top(self) -> Top2:
         return top2(self.logits)
-
-    @property
-    def likeliest(self) -> Tensor:
-        """The token of an exit that takes the argmax, ``[rows]``."""
-        return self.top.index if self.own is None else self.own
 
     @cached_property
     def margin(self) -> Tensor:
