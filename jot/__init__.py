@@ -4,7 +4,17 @@ from jot.decode import decode, decode_stream
 from jot.errors import UserError
 from jot.models import load
 from jot.sampler.config import DecodeConfig
-from jot.sampler.exits import KLASS, FastDLLM, FullDecoding, JoT, Prophet
+from jot.sampler.exits import (
+    KLASS,
+    CreditDecoding,
+    EntropyBudget,
+    FastDLLM,
+    FullDecoding,
+    JoT,
+    LocalLeap,
+    Prophet,
+    SchED,
+)
 from jot.sampler.output import Output, Trace
 
 __version__ = "0.1.0"
@@ -19,6 +29,6 @@ def __getattr__(name: str):
 
 
 __all__ = [
-    "DecodeConfig", "FastDLLM", "FullDecoding", "JoT", "KLASS", "Output", "Prophet", "Trace", "UserError", "decode",
-    "decode_stream", "evaluate", "load",
+    "CreditDecoding", "DecodeConfig", "EntropyBudget", "FastDLLM", "FullDecoding", "JoT", "KLASS", "LocalLeap",
+    "Output", "Prophet", "SchED", "Trace", "UserError", "decode", "decode_stream", "evaluate", "load",
 ]  # fmt: skip

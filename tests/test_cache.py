@@ -23,6 +23,8 @@ RULES = [
     jot.Prophet(4.0, 3.0, 2.0, region="answer", answer_start=3), jot.KLASS(0.6, 0.1), jot.FastDLLM(0.8),
     jot.KLASS(0.6, 0.1, inclusive=False, first_kl="skip"), jot.FastDLLM(threshold=None, factor=1.0),
     jot.FastDLLM(gate="raw"), jot.JoT(tau_max=2.0, block_start=True, max_commits=2),
+    jot.EntropyBudget(2.0), jot.LocalLeap(0.5, 0.2, 2), jot.CreditDecoding(0.5), jot.SchED(6.0, 1.0),
+    jot.SchED(6.0, 1.0, "exponential", region="generated"),
 ]  # fmt: skip
 families = st.sampled_from(sorted(MODELS))
 
@@ -94,7 +96,7 @@ def test_every_rule_ends_at_the_end_of_text(family, cache, rule, monkeypatch):
         for key, out in full.items():
             check_stop(out, short[key], net.mask_id, net.eos_id)
             saved += out.steps - short[key].steps
-    assert saved > 0 or rule.name == "prophet"
+    assert saved > 0 or rule.name in ("prophet", "sched")
 
 
 @pytest.mark.parametrize(("family", "cache"), list(itertools.product(MODELS, [None, "prefix", "dual"])))
@@ -195,6 +197,13 @@ def test_refusals(kwargs, words):
         (jot.KLASS, dict(history=0), "history"), (jot.KLASS, dict(conf_threshold=2), "conf_threshold"),
         (jot.KLASS, dict(first_kl="no"), "first_kl"), (jot.FastDLLM, dict(threshold=None), "threshold"),
         (jot.FastDLLM, dict(gate="sharp"), "gate"), (jot.FastDLLM, dict(threshold="x"), "not a number"),
+        (jot.EntropyBudget, dict(gamma=-1), "gamma"), (jot.EntropyBudget, dict(gamma=float("nan")), "not a number"),
+        (jot.LocalLeap, dict(relaxed=0.95), "must not exceed"), (jot.LocalLeap, dict(radius=-1), "radius"),
+        (jot.LocalLeap, dict(threshold=None), "not a number"), (jot.CreditDecoding, dict(beta=1.5), "between 0 and 1"),
+        (jot.CreditDecoding, dict(alpha=-0.1), "alpha"), (jot.CreditDecoding, dict(gamma="x"), "not a number"),
+        (jot.SchED, dict(low=9.0), "must not exceed"), (jot.SchED, dict(shape="step"), "shape"),
+        (jot.SchED, dict(high=float("inf")), "high"), (jot.SchED, dict(region="suffix"), "sched: region"),
+        (jot.SchED, dict(rate=-1), "rate"), (jot.SchED, dict(answer_start=-1), "whole number"),
     ],
 )  # fmt: skip
 def test_bad_rules(rule, kwargs, words):

@@ -99,6 +99,21 @@ CASES = [
     ("dream", jot.FullDecoding(), 2, DUAL),
     ("dream", jot.FullDecoding(), 2, {"block_length": 8, "stop_early": False, "constraints": FILLED}),
     ("dream", jot.JoT(), 2, {**DUAL, "schedule": "llada", "steps": 12, "constraints": ((8, 7),)}),
+    ("llada", jot.EntropyBudget(2.0), 3, {"block_length": 8}),
+    ("llada", jot.EntropyBudget(2.0), 2, {**DUAL, "temperature": 0.5}),
+    ("dream", jot.EntropyBudget(), 3, {}),
+    ("dream", jot.EntropyBudget(2.0), 2, {**DUAL, **GREEDY, **ENDS}),
+    ("llada", jot.LocalLeap(0.5, 0.2), 3, {"block_length": 8, "keep_steps": True}),
+    ("dream", jot.LocalLeap(0.5, 0.2, 2), 3, {"cache": "prefix", "block_length": 8, **GREEDY}),
+    ("dream", jot.LocalLeap(), 1, {"temperature": 1.0}),
+    ("llada", jot.CreditDecoding(0.4), 3, {"block_length": 8}),
+    ("llada", jot.CreditDecoding(0.4), 2, {"cache": "prefix", "block_length": 8, **ENDS}),
+    ("llada", jot.CreditDecoding(0.4), 2, {"block_length": 8, "stop_early": False, "head_dtype": "float64"}),
+    ("dream", jot.CreditDecoding(0.4), 3, {"temperature": 1.0, "top_p": 0.9}),
+    ("dream", jot.CreditDecoding(0.4, alpha=2.0), 2, {**DUAL, **GREEDY, "extra_in_block": True}),
+    ("llada", jot.SchED(2.0, 0.5), 2, {"block_length": 8}),
+    ("llada", jot.SchED(2.0, 0.5, "linear", region="generated"), 2, DUAL),
+    ("dream", jot.SchED(2.0, 0.5, "exponential"), 3, ENDS),
 ]
 
 
@@ -162,7 +177,8 @@ def runs(draw):
         jot.Prophet(early=1.5, mid=1.0, late=0.5), jot.KLASS(conf_threshold=0.3, kl_threshold=5.0),
         jot.KLASS(conf_threshold=0.3, kl_threshold=0.5, history=1, inclusive=False, first_kl="skip"),
         jot.JoT(tau_max=5, canvas=True), jot.JoT(tau_max=2, max_commits=2, block_start=True),
-        jot.JoT(tau_max=2, max_commits=1, canvas=True),
+        jot.JoT(tau_max=2, max_commits=1, canvas=True), jot.EntropyBudget(2.0), jot.LocalLeap(0.3, 0.1, 2),
+        jot.CreditDecoding(0.3, alpha=2.0), jot.SchED(1.5, 0.5, "linear"),
     ]))  # fmt: skip
     return family, rule, draw(st.integers(1, 3)), settings
 
@@ -213,7 +229,9 @@ def test_a_text_that_has_ended_stops_any_run(models, run, at):
                 check_stop(out, short[key], model.mask_id, model.eos_id)
 
 
-@pytest.mark.parametrize("rule", [jot.JoT(tau_max=90), jot.KLASS(first_kl="skip")], ids=["jot", "klass"])
+@pytest.mark.parametrize(
+    "rule", [jot.JoT(tau_max=90), jot.KLASS(first_kl="skip"), jot.CreditDecoding(0.5)], ids=lambda rule: rule.name
+)
 def test_a_nucleus_beyond_the_shortlist_takes_the_step_again(models, monkeypatch, rule):
     """With three tokens at hand most steps have to look at whole rows, and nothing else changes."""
     monkeypatch.setattr(shortlist, "SMALL", 3)
@@ -274,6 +292,7 @@ REFUSED = [
     ({"begin_suppress_tokens": (7,)}, jot.JoT(), 1, "demoted"),
     ({"cache": "dual", "block_length": 12, "ragged": True}, jot.JoT(), 1, "unequal"),
     ({"stop_early": False}, jot.Prophet(), 1, "Prophet"),
+    ({"stop_early": False}, jot.SchED(), 1, "SchED"),
     ({"cache": "dual", "block_length": 8}, jot.KLASS(), 2, "KLASS in a batch"),
 ]
 
@@ -559,6 +578,12 @@ ON_CUDA = [
     ("llada", jot.JoT(tau_max=2, max_commits=2), {**DUAL, "stop_at_eos": True}),
     ("dream", jot.JoT(tau_max=2, max_commits=2), {"stop_at_eos": True}),
     ("dream", jot.JoT(tau_max=2, max_commits=2, block_start=True), {**DUAL, **GREEDY, "stop_at_eos": True}),
+    ("dream", jot.EntropyBudget(), {}),
+    ("llada", jot.LocalLeap(), {"block_length": 8, "stop_at_eos": True}),
+    ("llada", jot.CreditDecoding(), {"block_length": 8}),
+    ("dream", jot.CreditDecoding(0.95), {"temperature": 1.0, "top_p": 0.9}),
+    ("dream", jot.CreditDecoding(), {**DUAL, **GREEDY}),
+    ("dream", jot.SchED(shape="exponential"), {}),
 ]
 
 

@@ -23,7 +23,7 @@ from jot.fast.forward import FusedForward
 from jot.fast.graphs import Pool, state_of
 from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig
-from jot.sampler.exits import KLASS, METHODS, Prophet
+from jot.sampler.exits import KLASS, METHODS, Filling
 from jot.sampler.kernels import triton
 from jot.sampler.output import KINDS, Output
 from jot.sampler.proposals import KeyedDraws, sample_key
@@ -56,7 +56,7 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
         ("top-k or a greedy nucleus", config.nucleus and (config.top_k or not config.temperature)),
         ("KLASS in a batch under a cache", config.cache and isinstance(method, KLASS) and slots > 1),
         ("blocks of unequal length under a cache", config.cache and len({b - a for a, b in config.blocks}) > 1),
-        ("steps beyond a block that Prophet filled", isinstance(method, Prophet) and not config.stop_early),
+        ("steps beyond a block that Prophet or SchED filled", isinstance(method, Filling) and not config.stop_early),
         # Not ``type``: what passes for a rule by its class, as the replayed ones of tests/speed, runs as the rule.
         ("a rule of another kind", method.__class__ not in METHODS.values()),
     ):  # fmt: skip
@@ -291,7 +291,7 @@ class FastLoop:
 
     def far(self, group: dict[int, _Sample]) -> bool:
         """Whether the next step of a sample will hardly be its last, so that the one after may start."""
-        if self.wary or self.config.cache is not None or isinstance(self.fixed.method, Prophet):
+        if self.wary or self.config.cache is not None or isinstance(self.fixed.method, Filling):
             return False
         (sample,) = group.values()
         later = sample.block + 1 < len(self.config.blocks) and not self.fixed.method.canvas

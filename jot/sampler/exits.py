@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from jot.errors import UserError, flag, number, whole
-from jot.sampler.kernels import divergence
-from jot.sampler.previous import Previous
+from jot.sampler.kernels import divergence, entropies
+from jot.sampler.previous import Credits, Previous
 from jot.sampler.schedules import count, highest, ranks
 from jot.sampler.step import Step
 
@@ -31,7 +31,8 @@ class ExitRule:
             union; "after_exit": it chooses among the masks that did not exit; "instead": it rests where
             something exited.
         scope: rows that the rule reads, the masks of the current "block" or of the whole "canvas".
-        takes: the token that an exit commits, the "argmax" or the "proposal" (which may be a draw).
+        takes: the token that an exit commits, the "argmax" (``step.top.index``, in which a rule may put another) or the
+            "proposal" (which may be a draw).
         greedy: scheduled commits take the argmax too.
         endless: a block goes on beyond its schedule until it is full, for rules that may commit less.
         max_commits: commits of one step at most, exits and schedule together, the largest margins; None: no limit.
@@ -171,37 +172,26 @@ class JoT(ExitRule):
         return (step.at(step.masks) if self.canvas else step.in_block) & (step.margin >= threshold), threshold
 
 
-@dataclass(frozen=True)
-class Prophet(ExitRule):
-    """Prophet (Li et al. 2025): fill the whole canvas once the mean top-2 logit gap of a region is large enough.
+class Filling(ExitRule):
+    """Rules that fill the whole canvas with the argmax once the mean top-2 logit gap of a region reaches their bar.
 
-    It fills with the argmax at every temperature. The bar falls with the share p of the configured steps that this one
-    completes: ``early`` while p < 0.33, ``mid`` while p < 0.67, then ``late``, all in nats. Under a cache only the full
-    forward of a block sees the whole canvas, so only there can it fire.
-
-    Attributes:
-        region: "masked", the generated positions still masked; "generated", all of them; "answer", the five from
-            ``answer_start`` on, masked or not: the official rule, which fires at no other region.
-        answer_start: offset of the answer within the generated part; None never fires with region="answer".
+    Under a cache only the full forward of a block sees the whole canvas, so only there can they fire. They have the
+    settings ``region`` and ``answer_start``.
     """
 
-    early: float = 7.5
-    mid: float = 5.0
-    late: float = 2.5
-    region: str = "masked"
-    answer_start: int | None = None
-    name: ClassVar[str] = "prophet"
     scope: ClassVar[str] = "canvas"
     block_start: ClassVar[bool] = True
-    ANSWER_LENGTH: ClassVar[int] = 5  # fixed in the official code
+    ANSWER_LENGTH: ClassVar[int] = 5  # fixed in Prophet's official code
 
-    def __post_init__(self):
-        for bar in ("early", "mid", "late"):
-            number("prophet", bar, getattr(self, bar), low=0)
+    def bar(self, step: Step) -> Tensor:
+        """What the mean gap must reach now, in nats, float ``[slots]``."""
+        raise NotImplementedError
+
+    def check_region(self) -> None:
         if self.region not in ("masked", "generated", "answer"):
-            raise UserError(f"prophet: region={self.region!r} must be 'masked', 'generated' or 'answer'")
+            raise UserError(f"{self.name}: region={self.region!r} must be 'masked', 'generated' or 'answer'")
         if self.answer_start is not None:
-            whole("prophet", "answer_start", self.answer_start)
+            whole(self.name, "answer_start", self.answer_start)
 
     def region_of(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor:
         """The canvas positions whose gaps are averaged, bool ``[slots, length]``."""
@@ -224,10 +214,81 @@ class Prophet(ExitRule):
         total = torch.zeros(slots, dtype=torch.float64, device=inside.device)
         total.index_add_(0, step.slot, torch.where(inside, gap, 0.0))
         mean = total / count(step.slot, inside, slots)  # nan where the region is empty: never fires
-        share = (step.index + 1) / step.steps
-        bar = torch.where(share < 0.33, self.early, torch.where(share < 0.67, self.mid, self.late))
-        fires = (mean >= bar) & step.whole
+        fires = (mean >= self.bar(step)) & step.whole
         return fires[step.slot] & step.at(step.masks), None
+
+
+@dataclass(frozen=True)
+class Prophet(Filling):
+    """Prophet (Li et al. 2025): fill the whole canvas once the mean top-2 logit gap of a region is large enough.
+
+    It fills with the argmax at every temperature. The bar falls with the share p of the configured steps that this one
+    completes: ``early`` while p < 0.33, ``mid`` while p < 0.67, then ``late``, all in nats.
+
+    Attributes:
+        region: "masked", the generated positions still masked; "generated", all of them; "answer", the five from
+            ``answer_start`` on, masked or not: the official rule, which fires at no other region.
+        answer_start: offset of the answer within the generated part; None never fires with region="answer".
+    """
+
+    early: float = 7.5
+    mid: float = 5.0
+    late: float = 2.5
+    region: str = "masked"
+    answer_start: int | None = None
+    name: ClassVar[str] = "prophet"
+
+    def __post_init__(self):
+        for bar in ("early", "mid", "late"):
+            number("prophet", bar, getattr(self, bar), low=0)
+        self.check_region()
+
+    def bar(self, step: Step) -> Tensor:
+        share = (step.index + 1) / step.steps
+        return torch.where(share < 0.33, self.early, torch.where(share < 0.67, self.mid, self.late))
+
+
+@dataclass(frozen=True)
+class SchED(Filling):
+    """SchED (Mohamed et al. 2025): Prophet's sibling whose bar falls smoothly from ``high`` to ``low``.
+
+    The bar is a function of t, the share of the configured steps that are over: from 0 at the first to 1 at the last.
+    It fills with the argmax at every temperature and reads un-tempered logits, before that step's scheduled commits.
+    The defaults, t and the region "masked" are those of the public code, "all" there. Ours: the other regions, and
+    that its guards beside the bar (least progress, patience, no prediction changed since the step before) are left out.
+
+    Attributes:
+        high, low: the bar at t = 0 and the value that it falls to, in nats.
+        shape: "linear" or "cosine", which reach ``low`` at t = 1, or "exponential", low + (high - low) exp(-rate t).
+        rate: decay of the exponential.
+        region, answer_start: as in ``Prophet``.
+    """
+
+    high: float = 7.5
+    low: float = 2.5
+    shape: str = "cosine"
+    rate: float = 4.0
+    region: str = "masked"
+    answer_start: int | None = None
+    name: ClassVar[str] = "sched"
+
+    def __post_init__(self):
+        for field in ("high", "low", "rate"):
+            number("sched", field, getattr(self, field), low=0, high=1e6)
+        if self.low > self.high:
+            raise UserError(f"sched: low={self.low:g} must not exceed high={self.high:g}")
+        if self.shape not in ("linear", "cosine", "exponential"):
+            raise UserError(f"sched: shape={self.shape!r} must be 'linear', 'cosine' or 'exponential'")
+        self.check_region()
+
+    def bar(self, step: Step) -> Tensor:
+        last = step.steps - 1
+        t = (step.index.double() / last).clamp(max=1.0) if last else torch.ones_like(step.index, dtype=torch.float64)
+        if self.shape == "linear":
+            left = 1 - t
+        else:
+            left = (-self.rate * t).exp() if self.shape == "exponential" else (1 + (math.pi * t).cos()) / 2
+        return self.low + (self.high - self.low) * left
 
 
 @dataclass(frozen=True)
@@ -274,7 +335,7 @@ class KLASS(ExitRule):
     def _track(self, step: Step) -> tuple[Tensor, Tensor]:
         """The last ``history`` divergences of every row, ``[rows, history]``, and the probability of its leader."""
         if "previous" not in step.memory:
-            samples, width = step.memory["shape"]
+            samples, width, _ = step.memory["shape"]
             step.memory["previous"] = Previous(samples, width, self.history, step.logits.device)
         previous = step.memory["previous"]
         before, at, past = previous.recall(step)
@@ -339,6 +400,133 @@ class FastDLLM(ExitRule):
         return step.in_block & (rank < first[step.slot]), None
 
 
+@dataclass(frozen=True)
+class LocalLeap(ExitRule):
+    """LocalLeap (Kong et al. 2025): a confident position lets its neighbours commit at a lower confidence.
+
+    Masks of the block at ``threshold`` are anchors and commit; so does every mask within ``radius`` positions of an
+    anchor that reaches ``relaxed``; where nothing does, the single most confident one. Confidence is the probability
+    of the likeliest token, which is what is committed, from un-tempered logits: the publication decodes greedily. An
+    anchor is masked itself; tokens that are there already are none (as in the public code).
+
+    Attributes:
+        threshold: probability of an anchor.
+        relaxed: probability that suffices near an anchor.
+        radius: how far from an anchor that is, in positions.
+    """
+
+    threshold: float = 0.9
+    relaxed: float = 0.75
+    radius: int = 4
+    name: ClassVar[str] = "localleap"
+    combine: ClassVar[str] = "instead"
+    greedy: ClassVar[bool] = True
+    endless: ClassVar[bool] = True
+
+    def __post_init__(self):
+        number("localleap", "threshold", self.threshold)
+        number("localleap", "relaxed", self.relaxed)
+        if self.relaxed > self.threshold:
+            raise UserError(f"localleap: relaxed={self.relaxed:g} must not exceed threshold={self.threshold:g}")
+        whole("localleap", "radius", self.radius)
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        sure, width = step.top.peak, step.masks.shape[1]
+        anchor = step.in_block & (sure >= self.threshold)
+        # Anchors left of each column; an added number, as idle rows share a place.
+        place, counted = step.slot * width + step.position, torch.zeros_like(step.masks, dtype=torch.long)
+        counted = counted.flatten().index_add_(0, place, anchor.long()).view_as(counted)
+        before = F.pad(counted.cumsum(1), (1, 0))
+        first, last = (step.position - self.radius).clamp(min=0), (step.position + self.radius).clamp(max=width - 1)
+        near = before[step.slot, last + 1] > before[step.slot, first]
+        best = highest(sure, step.slot, torch.ones_like(step.index), step.in_block)
+        return best | anchor | (step.in_block & near & (sure >= self.relaxed)), None
+
+
+@dataclass(frozen=True)
+class EntropyBudget(ExitRule):
+    """EB-Sampler (Ben-Hamu et al. 2025): commit the masks of least entropy, as many as a budget of entropy allows.
+
+    Sorted by entropy, a mask of the block is committed while the sum less the largest of the entropies up to and with
+    its own, that is the sum of those before it, is at most ``gamma`` nats; the first always is. Entropies are of
+    un-tempered logits; what is committed is the proposal, a draw at a temperature above 0. Of the paper's error
+    proxies for the order (entropy, confidence, margin) the entropy. The default of ``gamma`` is that of public
+    reimplementations, which also sort the whole canvas: a budget for each block, where there are blocks, is ours.
+
+    Attributes:
+        gamma: the budget in nats; 0 commits one mask a step, infinity the whole block.
+    """
+
+    gamma: float = 0.1
+    name: ClassVar[str] = "eb"
+    combine: ClassVar[str] = "instead"
+    takes: ClassVar[str] = "proposal"
+    endless: ClassVar[bool] = True
+
+    def __post_init__(self):
+        number("eb", "gamma", self.gamma, low=0)
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        slots, width = step.masks.shape
+        entropy = torch.where(step.in_block, entropies(step.logits), 0.0)
+        rank = ranks(-entropy, step.slot, step.in_block, slots).clamp(max=width)  # idle rows may outnumber the columns
+        place = step.slot * (width + 1) + rank
+        table = entropy.new_zeros(slots * (width + 1)).index_add_(0, place, entropy).view(slots, width + 1)
+        before = F.pad(table.cumsum(1), (1, 0))
+        return step.in_block & (before[step.slot, rank] <= self.gamma), None
+
+
+@dataclass(frozen=True)
+class CreditDecoding(ExitRule):
+    """CreditDecoding (Wang et al. 2025): tokens that have led before need less probability now.
+
+    Every step multiplies the credits of a position by ``beta`` and adds p ** ``gamma`` to that of its likeliest token,
+    of probability p; ``alpha`` ln(1 + credit) is added to the logits. Then, as in Fast-dLLM, the block commits the
+    likeliest token of every position where it reaches ``threshold``, and always the most probable one. It reads
+    un-tempered logits: the publication decodes greedily. Credits start anew with every block and are kept for the
+    masks of the current block alone. The constants are those of the authors' engine, dInfer; that a block begins
+    without credits and that a probability equal to the threshold passes could not be checked there: ours.
+
+    Kept exactly as the tokens that ever led at a position, not as a row of the vocabulary: 16 bytes a sample, column
+    and position of the longest block (``Credits``).
+
+    Attributes:
+        threshold: probability, credits included, that the likeliest token must reach.
+        alpha: weight of the credits; 0 is Fast-dLLM's threshold, decoded greedily.
+        gamma: exponent of the probability that is credited.
+        beta: what is left of a credit after a step.
+    """
+
+    threshold: float = 0.9
+    alpha: float = 0.7
+    gamma: float = 0.2
+    beta: float = 0.8
+    name: ClassVar[str] = "credit"
+    combine: ClassVar[str] = "instead"
+    greedy: ClassVar[bool] = True
+    endless: ClassVar[bool] = True
+
+    def __post_init__(self):
+        number("credit", "threshold", self.threshold)
+        for field, high in (("alpha", 1e3), ("gamma", 1e3), ("beta", 1)):
+            number("credit", field, getattr(self, field), low=0, high=high)
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
+        if "credits" not in step.memory:
+            step.memory["credits"] = Credits(*step.memory["shape"], step.logits.device)
+        top = step.top
+        token, credit = step.memory["credits"].add(step, top.index, top.peak.double() ** self.gamma, self.beta)
+        # Of exp(logit - first) nothing but the credited tokens changes, and the likeliest is among them.
+        mass = (step.logits.gather(1, token).double() - top.first[:, None].double()).exp()
+        gain = (1 + credit) ** self.alpha
+        score = torch.where(credit > 0, mass * gain, 0.0)
+        best = score.amax(1)
+        step.top = top._replace(index=torch.where(score == best[:, None], token, step.logits.shape[1] - 1).amin(1))
+        sure = best / (top.total.double() + (mass * (gain - 1)).sum(1))
+        most = highest(sure, step.slot, torch.ones_like(step.index), step.in_block)
+        return most | (step.in_block & (sure >= self.threshold)), None
+
+
 def rule_of(method) -> ExitRule:
     """The rule of a run: full decoding for None; refuses what is no rule."""
     if method is not None and not isinstance(method, ExitRule):
@@ -346,4 +534,6 @@ def rule_of(method) -> ExitRule:
     return FullDecoding() if method is None else method
 
 
-METHODS = {rule.name: rule for rule in (FullDecoding, JoT, Prophet, KLASS, FastDLLM)}
+METHODS = {rule.name: rule for rule in (
+    FullDecoding, JoT, Prophet, KLASS, FastDLLM, EntropyBudget, LocalLeap, CreditDecoding, SchED,
+)}  # fmt: skip

@@ -74,6 +74,11 @@ def _top2(logits: Tensor) -> Top2:
     return Top2(first, second, index, (logits - first[:, None]).exp_().sum(dim=-1))
 
 
+def entropies(logits: Tensor) -> Tensor:
+    """Entropy in nats of the softmax of each row of ``logits`` ``[rows, vocabulary]``, float64 ``[rows]``."""
+    return torch.cat([torch.special.entr(logits[rows].double().softmax(-1)).sum(-1) for rows in slices(logits)])
+
+
 def divergence(now: Tensor, before: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
     """KL(now || before) of the softmax of each row, 1e-12 added inside both logarithms, and the leader's probability.
 

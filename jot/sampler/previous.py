@@ -1,4 +1,5 @@
-"""What KLASS remembers of the step before: logits of the masked rows, and where on the canvas they stood."""
+"""What rules remember between steps: KLASS the last one's logits of the masked rows, and where on the canvas they
+stood; CreditDecoding the tokens that have led at each position of the block."""
 
 from __future__ import annotations
 
@@ -70,3 +71,46 @@ class Previous:
         self.past[home, step.position] = past
         if self.fixed:
             self.place.copy_(place)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Every tensor that a step writes, where it keeps its place in memory."""
+        return [self.place, self.past, self.logits]
+
+
+class Credits:
+    """The tokens that have led at each canvas position since its block began, with their credits.
+
+    Every forward of a block adds one token at most and commits one at least, so ``room`` for as many as the longest
+    block has positions holds them all. A credit of 0 stands for none.
+
+    Args:
+        samples, width: as in ``Previous``.
+        room: positions of the longest block.
+    """
+
+    def __init__(self, samples: int, width: int, room: int, device):
+        self.token = torch.zeros(samples, width, room, dtype=torch.long, device=device)
+        self.credit = torch.zeros(samples, width, room, dtype=torch.float64, device=device)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Every tensor that a step writes."""
+        return [self.token, self.credit]
+
+    def add(self, step: Step, leader: Tensor, gain: Tensor, decay: float) -> tuple[Tensor, Tensor]:
+        """Let the credits of the step's rows decay, add ``gain`` to that of their ``leader`` (both ``[rows]``), and
+        return the credited tokens and their credits, ``[rows, room]``.
+        """
+        home, index = step.homes[step.slot], step.block_index[step.slot][:, None]
+        before = self.token[home, step.position], self.credit[home, step.position]
+        token, credit = before[0], torch.where(index > 0, before[1] * decay, 0.0)
+        known = (token == leader[:, None]) & (credit > 0)
+        new = torch.arange(credit.shape[1], device=credit.device) == index  # each forward of the block has its own
+        here = torch.where(known.any(1, keepdim=True), known, new)
+        token, credit = torch.where(here, leader[:, None], token), torch.where(here, credit + gain[:, None], credit)
+        kept = token, credit
+        if step.void is not None:
+            kept = (torch.where(step.void, old, now) for old, now in zip(before, kept, strict=True))
+        self.token[home, step.position], self.credit[home, step.position] = kept
+        return token, credit
