@@ -44,8 +44,22 @@ def test_cells_of_the_paper():
             claims.cells(wrong)
 
 
-def test_granularity_by_hand():
-    space, _ = cells.run("00_claims", until="rules-granular")
+@pytest.fixture(scope="module")
+def space():
+    """The rules of notebook 00."""
+    return cells.run("00_claims", until="rules-granular")[0]
+
+
+def test_aggregates_of_the_paper(space):
+    """Figure 1 of the paper, on Dream-7B; and its reversal budget."""
+    printed = {"jot": (4.43, 98.3), "prophet": (2.89, 91.9), "klass": (2.20, 99.9), "fastdllm": (2.86, 94.7)}
+    for name, (speed, kept) in {"full": (1, 100), **printed}.items():
+        assert round(float(space["speed_mean"](f"dream {name}")), 2) == speed
+        assert round(float(space["kept"](f"dream {name}")), 1) == kept
+    assert round(float(space["budget"](256, 90)), 2) == 5.63
+
+
+def test_granularity_by_hand(space):
     implied_n, possible = space["implied_n"], space["possible"]
     assert implied_n([50.0]) == 2 and implied_n([33.3, 66.7]) == 3
     assert possible(12.6, 1, 500) and not possible(12.7, 1, 500)
