@@ -83,7 +83,6 @@ LOOKS = {
     "jot-block-start": Look("<", COLORS["green"], hollow=True, line=":"),  # in the dual cache, exits as a block opens
     "jot-prefix": Look("p", COLORS["green"], hollow=True, line=":"),
 }
-DODGE = {"dream": 0.99, "llada": 1.01}  # full decoding of both families sits at exactly 1x
 CAPS = {"mmlu": 3, "hellaswag": 5}  # speedup cannot pass the generated length
 SPEED_TICKS = (1, 1.5, 2, 3, 5, 10, 20, 40, 100)
 DPI = 150
