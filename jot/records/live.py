@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,46 +12,12 @@ from jot.records.cells import Cell, Recorded, natural
 from jot.records.lines import EXTRA, FIELDS, SUMS, TRACE, are_totals, check_meta, from_line, parse
 
 
-class _Part:
-    """One file of records, read forward; knows how far it was read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.offset, self.line = path, 0, 0
-
-    def new(self) -> Iterable[dict]:
-        """Records completed since the last call; a last line without its line feed is still being written, or
-        torn.
-        """
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(self.offset)
-                lines = file.read().split(b"\n")
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise UserError(f"cannot read {self.path} ({error.strerror}); check its permissions") from error
-        for line in lines[:-1]:
-            self.offset, self.line = self.offset + len(line) + 1, self.line + 1
-            try:
-                record = from_line(line)
-            except (ValueError, TypeError, RecursionError) as error:
-                raise UserError(
-                    f"line {self.line} of {self.path} is no record ({str(error)[:80]}); "
-                    "delete that line to decode its sample again"
-                ) from error
-            yield record
-
-
-def _same(left: dict, right: dict) -> bool:
-    return left["generated"] == right["generated"] and left["score"] == right["score"]
-
-
 class Rows:
     """All records of one cell in a store, by document; can be refreshed while other processes append."""
 
     def __init__(self, folder: Path, cell_id: str) -> None:
         self.folder, self.cell_id = folder, cell_id
-        self.parts: dict[Path, _Part] = {}
+        self.ends: dict[Path, tuple[int, int]] = {}  # how far each part was read: bytes, lines
         self.rows: dict[str, dict] = {}
 
     def refresh(self, skip: Path | None = None) -> None:
@@ -60,21 +25,35 @@ class Rows:
             if path != skip:
                 self.read(path)
 
-    def read(self, path: Path) -> _Part:
-        part = self.parts.setdefault(path, _Part(path))
-        for record in part.new():
-            self.add(record, path)
-        return part
-
-    def add(self, record: dict, path: Path) -> None:
-        if record["cell"] != self.cell_id[-10:]:
-            raise UserError(
-                f"{path} holds records of another configuration ({record['cell']}, not "
-                f"{self.cell_id[-10:]}); move it to the store it came from"
-            )
-        old = self.rows.setdefault(record["doc_id"], record)
-        if old is not record and not _same(old, record):
-            raise UserError(f"{path} repeats {record['doc_id']!r} with another result; remove one of the two files")
+    def read(self, path: Path) -> None:
+        """Takes in the lines completed since the last call; one without its line feed is being written, or torn."""
+        end, number = self.ends.setdefault(path, (0, 0))
+        try:
+            with open(path, "rb") as file:
+                file.seek(end)
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UserError(f"cannot read {path} ({error.strerror}); check its permissions") from error
+        for line in lines[:-1]:
+            end, number = end + len(line) + 1, number + 1
+            try:
+                record = from_line(line)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise UserError(
+                    f"line {number} of {path} is no record ({str(error)[:80]}); "
+                    "delete that line to decode its sample again"
+                ) from error
+            if record["cell"] != self.cell_id[-10:]:
+                raise UserError(
+                    f"{path} holds records of another configuration ({record['cell']}, not "
+                    f"{self.cell_id[-10:]}); move it to the store it came from"
+                )
+            old = self.rows.setdefault(record["doc_id"], record)
+            if any(old[name] != record[name] for name in ("generated", "score")):
+                raise UserError(f"{path} repeats {record['doc_id']!r} with another result; remove one of the two files")
+            self.ends[path] = end, number
 
     def frame(self) -> pd.DataFrame:
         return to_frame(self.rows.values())
@@ -114,15 +93,6 @@ def read_meta(path: Path) -> dict:
     if not are_totals(meta.get("totals")):
         meta.pop("totals", None)  # the samples tell them
     return meta
-
-
-def read_cell(path: str | os.PathLike) -> pd.DataFrame:
-    """The samples of one live cell, named by its `<cell>.json`."""
-    path = Path(path)
-    meta = read_meta(path)
-    rows = Rows(path.parent, meta["cell"])
-    rows.refresh()
-    return rows.frame()
 
 
 def recorded_live(folder: Path, cell_id: str, meta: dict) -> Recorded:

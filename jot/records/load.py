@@ -1,11 +1,11 @@
-"""Reading records, live or packed, by one pair of functions; and two cells side by side."""
+"""Reading records, live or packed, by one pair of functions."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -52,15 +52,22 @@ def _metas(folder: Path) -> dict[str, dict]:
 def load_store(folder: str | os.PathLike, only: Iterable[str] | None = None) -> dict[str, Recorded]:
     """Every cell of a live store, or of a folder of packed records, by cell id; or of those in ``only``.
 
+    A packed cell's samples are read when they are first looked at; ``generated`` and traces are numpy arrays.
+
     Raises:
         UserError: nothing there, an edited configuration, a corrupt line.
     """
     folder = Path(folder)
     known = _metas(folder)
     wanted = known if only is None else {cell_id: known[cell_id] for cell_id in only if cell_id in known}
-    if (folder / "manifest.json").is_file():
-        return load_packed(folder, wanted)
-    return {cell_id: recorded_live(folder, cell_id, meta) for cell_id, meta in wanted.items()}
+    if not (folder / "manifest.json").is_file():
+        return {cell_id: recorded_live(folder, cell_id, meta) for cell_id, meta in wanted.items()}
+    if missing := sorted({meta["file"] for meta in wanted.values() if not (folder / meta["file"]).is_file()}):
+        raise UserError(f"{folder / missing[0]} is not there, though the manifest names it; restore it")
+    return {
+        cell_id: Recorded({k: v for k, v in meta.items() if k not in ("file", "sha256")}, partial(_cell, folder, meta))
+        for cell_id, meta in wanted.items()
+    }
 
 
 # One chip with two kinds of memory: in float32 recorded runs came out token by token alike (notebooks/ANALYSIS.md).
@@ -71,32 +78,6 @@ def machine(meta: Mapping) -> str | None:
     """The kind of hardware that runs must share to be paired; times are compared by the card's own name."""
     kind = meta["hardware"].get("kind")
     return ALIKE.get(kind, kind)
-
-
-def pair(left: Recorded, right: Recorded) -> pd.DataFrame:
-    """Two cells side by side, one row a document, columns with the suffixes `_a` and `_b`.
-
-    Raises:
-        UserError: the cells differ in task, split, weights, dtype, kind of hardware, documents or prompts, so that a
-            paired comparison of them would not be one.
-    """
-    for name in ("task", "split", "fingerprint", "dtype"):
-        one, two = left.meta["config"].get(name), right.meta["config"].get(name)
-        if one != two:
-            raise UserError(f"these cells cannot be paired: {name} is {one!r} in one and {two!r} in the other")
-    one, two = machine(left.meta), machine(right.meta)
-    if one != two:
-        raise UserError(f"these cells cannot be paired: one was decoded on {one!r}, the other on {two!r}")
-    ids = [set(recorded.frame["doc_id"]) for recorded in (left, right)]
-    if ids[0] != ids[1]:
-        raise UserError(
-            f"these cells cannot be paired: {len(ids[0] - ids[1])} documents are only in the first and "
-            f"{len(ids[1] - ids[0])} only in the second; run both with one --limit"
-        )
-    both = left.frame.merge(right.frame, on="doc_id", suffixes=("_a", "_b"), validate="one_to_one")
-    if (both["prompt_hash_a"] != both["prompt_hash_b"]).any():
-        raise UserError("these cells cannot be paired: the prompts of some documents differ")
-    return both
 
 
 # ---------------------------------------------------------------- packed
@@ -147,36 +128,32 @@ def _entry(cell_id: str, entry: object, places: list) -> dict:
     return meta
 
 
-def load_packed(folder: str | os.PathLike, wanted: Mapping[str, dict] | None = None) -> dict[str, Recorded]:
-    """The cells ``wanted`` (part of the manifest) of a packed folder, or all, by cell id.
-
-    A cell's samples are read when they are first looked at; ``generated`` and traces are numpy arrays.
-    """
-    folder = Path(folder)
-    manifest = read_manifest(folder) if wanted is None else wanted
-    if missing := sorted({meta["file"] for meta in manifest.values() if not (folder / meta["file"]).is_file()}):
-        raise UserError(f"{folder / missing[0]} is not there, though the manifest names it; restore it")
-    return {
-        cell_id: Recorded(
-            {k: v for k, v in meta.items() if k not in ("file", "sha256")}, partial(_read, folder, cell_id, meta)
-        )
-        for cell_id, meta in manifest.items()
-    }
+def _cell(folder: Path, meta: Mapping) -> pd.DataFrame:
+    """All columns of one packed cell, without the traces that it lacks."""
+    frame = _read(folder / meta["file"], [meta])
+    return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])
 
 
-def _read(folder: Path, cell_id: str, meta: Mapping) -> pd.DataFrame:
-    path = folder / meta["file"]
+def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = None) -> pd.DataFrame:
+    """Samples of those cells of one file, told by their entries in the manifest; as read_parquet takes ``columns``."""
+    import pyarrow.parquet as pq
+
+    keys = [meta["cell"][-10:] for meta in cells]
     try:
-        frame = pd.read_parquet(path, filters=[("cell", "=", cell_id[-10:])])
+        wanted = columns and {"cell", "text", *columns}
+        there = wanted and [column for column in pq.read_schema(path).names if column in wanted]
+        frame = pd.read_parquet(path, columns=there, filters=[("cell", "in", keys)])
     except Exception as error:  # pyarrow raises types of its own for a damaged file
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
-    if len(frame) != (count := meta["totals"]["samples"]):
-        raise UserError(f"{path} has {len(frame)} samples of {cell_id}, the manifest {count}; restore it")
-    if meta["sha256"] != digest(path, path.stat().st_mtime_ns):
-        raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
-    frame["score"] = frame["score"].astype("float64")
-    frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
-    return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])
+    counts = frame["cell"].value_counts()
+    for key, meta in zip(keys, cells, strict=True):
+        if (n := counts.get(key, 0)) != (count := meta["totals"]["samples"]):
+            raise UserError(f"{path} has {n} samples of {meta['cell']}, the manifest {count}; restore it")
+        if meta["sha256"] != digest(path, path.stat().st_mtime_ns):
+            raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
+    if "answer" in frame:
+        frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
+    return frame.astype({"score": "float64"}) if "score" in frame else frame  # float32 would print 31.45 as 31.5
 
 
 @lru_cache(maxsize=256)
@@ -195,35 +172,12 @@ def read_columns(folder: Path, cells: Iterable[str], columns: Iterable[str]) -> 
         UserError: a file that is missing, damaged, or not what the manifest says.
     """
     folder, cells, columns = Path(folder), list(cells), list(columns)
-    if not (folder / "manifest.json").is_file():
-        found = load_store(folder, cells)
-        return pd.concat([found[cell].frame.reindex(columns=columns).assign(cell=cell) for cell in cells])
-    manifest = read_manifest(folder)
-    files: dict[str, list[str]] = {}
-    for cell in cells:
-        files.setdefault(manifest[cell]["file"], []).append(cell)
-    parts = []
-    for name, members in files.items():
-        path, known = folder / name, {cell[-10:]: cell for cell in members}
-        try:
-            wanted = {"cell", "answer", "text"} | set(columns)
-            there = [column for column in pq_columns(path) if column in wanted]
-            frame = pd.read_parquet(path, columns=there, filters=[("cell", "in", list(known))])
-            intact = digest(path, path.stat().st_mtime_ns)
-        except Exception as error:  # pyarrow raises types of its own for a damaged file
-            raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
-        if any(manifest[cell]["sha256"] != intact for cell in members):
-            raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
-        if "answer" in columns:
-            frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
-        parts.append(frame.assign(cell=frame["cell"].map(known)).reindex(columns=["cell", *columns]))
-    rows = pd.concat(parts, ignore_index=True)
-    if "score" in columns:
-        rows["score"] = rows["score"].astype("float64")  # float32 would print 31.45 as 31.5
-    return rows
-
-
-def pq_columns(path: Path) -> list[str]:
-    import pyarrow.parquet as pq
-
-    return pq.read_schema(path).names
+    if (folder / "manifest.json").is_file():
+        manifest, files = read_manifest(folder), {}
+        for cell in cells:
+            files.setdefault(manifest[cell]["file"], []).append(manifest[cell])
+        parts = [_read(folder / name, members, columns) for name, members in files.items()]
+    else:
+        parts = [recorded.frame for recorded in load_store(folder, cells).values()]
+    rows = pd.concat([part.reindex(columns=["cell", *columns]) for part in parts], ignore_index=True)
+    return rows.assign(cell=rows["cell"].map({cell[-10:]: cell for cell in cells}))

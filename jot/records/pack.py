@@ -28,6 +28,7 @@ from jot.errors import UserError
 from jot.records.cells import Recorded, natural, plain
 from jot.records.lines import EXTRA, FIELDS, TRACE, WHOLE
 from jot.records.load import SAME, digest, load_store, metas
+from jot.records.store import sync
 
 PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
 TEMPORARY = ".tmp"
@@ -98,13 +99,12 @@ def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, tr
         else:
             with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
                 parts = list(pool.map(_pack, *zip(*jobs, strict=True)))
+        manifest = {cell_id: meta for part in parts for cell_id, meta in part.items()}
+        if not manifest:
+            raise UserError(f"{', '.join(map(str, stores))}: no finished sample to pack; decode something first")
     except BaseException:
         _remove(folder / name for name in final)
         raise
-    manifest = {cell_id: meta for part in parts for cell_id, meta in part.items()}
-    if not manifest:
-        _remove(folder / name for name in final)
-        raise UserError(f"{', '.join(map(str, stores))}: no finished sample to pack; decode something first")
     _publish(folder, manifest)  # from here on the new pack is read
     # No manifest names the final names now: they come to mean the new files too, then the manifest says so.
     for name in sorted({meta["file"] for meta in manifest.values()}):
@@ -132,10 +132,10 @@ def _publish(folder: Path, manifest: Mapping[str, Mapping]) -> Path:
     target = folder / "manifest.json"
     temporary = target.with_name(target.name + TEMPORARY)
     temporary.write_text(f'{{"places": {head},\n"cells": {{\n' + ",\n".join(lines) + "\n}}\n")
-    _sync(temporary)
-    _sync(folder)  # the names of the Parquet files, before the manifest's
+    sync(temporary)
+    sync(folder)  # the names of the Parquet files, before the manifest's
     os.replace(temporary, target)
-    _sync(folder)
+    sync(folder)
     return target
 
 
@@ -147,17 +147,8 @@ def _alias(staged: Path, path: Path) -> None:
         os.link(staged, temporary)
     except OSError:
         shutil.copy2(staged, temporary)
-        _sync(temporary)
+        sync(temporary)
     os.replace(temporary, path)
-
-
-def _sync(path: Path) -> None:
-    """Brings a file's content, or a folder's names, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -183,7 +174,7 @@ def _pack(stores: list[Path], members: list[str], path: Path, traces: bool) -> d
     if not cells:  # begun and not one sample finished
         return {}
     _write(path, [cell.frame for cell in cells.values()], traces)
-    _sync(path)
+    sync(path)
     sha256 = digest(path, path.stat().st_mtime_ns)
     return {cell_id: {**cell.meta, "file": path.name, "sha256": sha256} for cell_id, cell in cells.items()}
 

@@ -127,10 +127,10 @@ def samples(
         that every bootstrap draws from). ``score`` is float64.
 
     Raises:
-        UserError: runs of one model that differ in weights, hardware, prompts or documents, so that a paired
+        UserError: runs of one model that differ in weights, dtype, hardware, prompts or documents, so that a paired
             comparison of them would not be one; a limit above what is recorded.
     """
-    for column in ("weights", "hardware"):
+    for column in ("weights", "dtype", "hardware"):
         kinds = found.groupby("model")[column].unique()
         for model, values in kinds[kinds.map(len) > 1].items():
             raise UserError(f"the runs of {model} differ in {column}: {values[0]!r} and {values[1]!r}; choose one kind")
