@@ -81,7 +81,7 @@ notebooks:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("{parameters: {limit: 3}}", "notebook 1 lacks 'name'"),
+        ("{parameters: {limit: 3}}", "notebook 1: it lacks 'name'"),
         ("{name: 10_smal}", "unknown notebook '10_smal'; did you mean '10_small'?"),
         ("{name: 10_small, parameter: {}}", "unknown key 'parameter'; known are name, parameters"),
         ("{name: 10_small, parameters: {limt: 3}}", "10_small: unknown parameter 'limt'; did you mean 'limit'?"),
@@ -93,7 +93,7 @@ notebooks:
         ("{name: 10_small, parameters: [limit]}", "parameters must be a mapping"),
         ('{name: 10_small, parameters: {store: "a\\0b"}}', "store='a\\x00b' holds a character that no text may"),
         ('{name: 10_small, parameters: {tasks: "a\\0b"}}', "holds a character that no text may"),
-        ("{name: {a: 1}}", "must be a notebook's name"),
+        ("{name: {a: 1}}", "must be a name"),
         ("10_small", "must be a mapping of name, parameters"),
     ],
 )

@@ -236,7 +236,7 @@ def test_code_is_run_only_with_consent(model, tmp_path, capsys, monkeypatch) -> 
 def test_the_summary_is_whole_or_not_there(tmp_path, monkeypatch) -> None:
     run.summarize(tmp_path, [dict.fromkeys(run.COLUMNS, 1)])
     before = (tmp_path / "summary.csv").read_bytes()
-    monkeypatch.setattr(csv.DictWriter, "writerows", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(os, "fsync", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
         run.summarize(tmp_path, [])
     assert (tmp_path / "summary.csv").read_bytes() == before

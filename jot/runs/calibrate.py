@@ -24,6 +24,7 @@ from jot import tasks
 from jot.errors import Parser, UserError, number
 from jot.models import home
 from jot.records import take
+from jot.records.store import replace
 from jot.runs.frames import defaults, family, runs, samples
 
 GRID = (math.inf, 1000, 300, 150, 120, 90, 60, 30, 10)  # of tau_max, from safe to fast; inf: no exits
@@ -235,9 +236,7 @@ def report(o, folder: Path, split: str, walked: Sequence[Step]) -> int:
     found = {"model": Path(o.model).name, **asked, "split": split, "n": last.n, "tau_max": _json(tau), "walk": walk}
     path = Path(o.out) if o.out else folder / "certified" / f"{Path(o.model).name}_{o.task}_{o.loss}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(found, indent=1) + "\n")
-    os.replace(temporary, path)
+    replace(path, json.dumps(found, indent=1) + "\n")
     said = "full decoding alone (no exits)" if math.isinf(tau) else f"tau_max {tau:g}"
     print(f"certified: {said}; P(risk <= {o.epsilon:g}) >= {1 - o.delta:g} over calibration sets, for this model, "
           f"prompt format, dtype and decoding\n{path}")  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import multiprocessing
 import os
@@ -16,9 +15,11 @@ from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from jot.errors import UserError
+from jot.records.store import replace
 from jot.runs import distributed
 from jot.runs.grid import NotebookPoint, Point
 
@@ -220,9 +221,4 @@ def _spread(
 def summarize(store: Path, rows: Sequence[dict]) -> None:
     """Write ``summary.csv``, whole or not at all."""
     store.mkdir(parents=True, exist_ok=True)
-    temporary = store / f".summary.{os.getpid()}.tmp"
-    with open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(temporary, store / "summary.csv")
+    replace(store / "summary.csv", pd.DataFrame(rows, columns=COLUMNS).to_csv(index=False, na_rep="nan"))
