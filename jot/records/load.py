@@ -12,14 +12,16 @@ from pathlib import Path
 import pandas as pd
 
 from jot.errors import UserError
-from jot.records.cells import Cell, Recorded
-from jot.records.lines import are_totals, check_meta, parse
-from jot.records.live import read_meta, recorded_live
+from jot.records.cells import Cell, Recorded, natural
+from jot.records.lines import EXTRA, FIELDS, SUMS, TRACE, are_totals, check_meta, from_line, parse
 
 CELL_FILE = re.compile(r"-[0-9a-f]{10}\.json$")
 SAME = "\0"  # stands in a file for an answer that is the whole text
 _SHA256 = re.compile("[0-9a-f]{64}")
 _FILE = re.compile(r"[\w.-]{1,240}\.parquet")
+
+
+# ---------------------------------------------------------------- a store, live or packed
 
 
 def metas(folder: str | os.PathLike) -> dict[str, dict]:
@@ -29,7 +31,7 @@ def metas(folder: str | os.PathLike) -> dict[str, dict]:
         UserError: nothing there, or an edited configuration.
     """
     found = _metas(folder := Path(folder))
-    return {k: meta if "totals" in meta else recorded_live(folder, k, meta).meta for k, meta in found.items()}
+    return {k: meta if "totals" in meta else _live(folder, k, meta).meta for k, meta in found.items()}
 
 
 def _metas(folder: Path) -> dict[str, dict]:
@@ -61,7 +63,7 @@ def load_store(folder: str | os.PathLike, only: Iterable[str] | None = None) -> 
     known = _metas(folder)
     wanted = known if only is None else {cell_id: known[cell_id] for cell_id in only if cell_id in known}
     if not (folder / "manifest.json").is_file():
-        return {cell_id: recorded_live(folder, cell_id, meta) for cell_id, meta in wanted.items()}
+        return {cell_id: _live(folder, cell_id, meta) for cell_id, meta in wanted.items()}
     if missing := sorted({meta["file"] for meta in wanted.values() if not (folder / meta["file"]).is_file()}):
         raise UserError(f"{folder / missing[0]} is not there, though the manifest names it; restore it")
     return {
@@ -80,7 +82,108 @@ def machine(meta: Mapping) -> str | None:
     return ALIKE.get(kind, kind)
 
 
-# ---------------------------------------------------------------- packed
+# ---------------------------------------------------------------- a live store
+
+
+class Rows:
+    """All records of one cell in a store, by document; can be refreshed while other processes append."""
+
+    def __init__(self, folder: Path, cell_id: str) -> None:
+        self.folder, self.cell_id = folder, cell_id
+        self.ends: dict[Path, tuple[int, int]] = {}  # how far each part was read: bytes, lines
+        self.rows: dict[str, dict] = {}
+
+    def refresh(self, skip: Path | None = None) -> None:
+        for path in sorted(self.folder.glob(f"{self.cell_id}*.jsonl")):
+            if path != skip:
+                self.read(path)
+
+    def read(self, path: Path) -> None:
+        """Takes in the lines completed since the last call; one without its line feed is being written, or torn."""
+        end, number = self.ends.setdefault(path, (0, 0))
+        try:
+            with open(path, "rb") as file:
+                file.seek(end)
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UserError(f"cannot read {path} ({error.strerror}); check its permissions") from error
+        for line in lines[:-1]:
+            end, number = end + len(line) + 1, number + 1
+            try:
+                record = from_line(line)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise UserError(
+                    f"line {number} of {path} is no record ({str(error)[:80]}); "
+                    "delete that line to decode its sample again"
+                ) from error
+            if record["cell"] != self.cell_id[-10:]:
+                raise UserError(
+                    f"{path} holds records of another configuration ({record['cell']}, not "
+                    f"{self.cell_id[-10:]}); move it to the store it came from"
+                )
+            old = self.rows.setdefault(record["doc_id"], record)
+            if any(old[name] != record[name] for name in ("generated", "score")):
+                raise UserError(f"{path} repeats {record['doc_id']!r} with another result; remove one of the two files")
+            self.ends[path] = end, number
+
+    def frame(self) -> pd.DataFrame:
+        return to_frame(self.rows.values())
+
+
+def to_frame(rows: Iterable[Mapping]) -> pd.DataFrame:
+    """Records as a table, one row a sample ordered by document; `score` is NaN where a task has none."""
+    rows = sorted(rows, key=lambda row: natural(row["doc_id"]))
+    frame = pd.DataFrame({name: [row[name] for row in rows] for name in FIELDS})
+    frame["score"] = frame["score"].astype("float64")
+    for name in EXTRA:
+        if any(name in row for row in rows):
+            frame[name] = [row.get(name, "plain") for row in rows]
+    for name in TRACE:
+        if any(row.get("trace") for row in rows):
+            frame[f"trace_{name}"] = [(row.get("trace") or {}).get(name) for row in rows]
+    return frame
+
+
+def read_meta(path: Path) -> dict:
+    """`<cell>.json`, checked against its own name: an edited configuration is refused, totals that cannot be are left
+    out.
+    """
+    try:
+        meta = parse(path.read_text())
+        check_meta(meta)
+        key = Cell(meta["config"]).key
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror}); check the path and its permissions") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not a cell's configuration ({error}); restore it or use another store") from error
+    if key != path.stem[-10:] or meta.get("cell") != path.stem:
+        raise UserError(
+            f"{path} was written by another configuration than its name says (or edited); "
+            "restore it or use another store"
+        )
+    if not are_totals(meta.get("totals")):
+        meta.pop("totals", None)  # the samples tell them
+    return meta
+
+
+def totals(rows: Iterable[Mapping]) -> dict:
+    """Sums over samples, as kept in `<cell>.json`."""
+    rows = list(rows)
+    scores = [row["score"] for row in rows if row["score"] is not None and row["score"] == row["score"]]
+    sums = {name: sum(row[name] for row in rows) for name in SUMS}
+    return {"samples": len(rows), "score": sum(scores) if scores else None, **sums}
+
+
+def _live(folder: Path, cell_id: str, meta: dict) -> Recorded:
+    rows = Rows(folder, cell_id)
+    rows.refresh()
+    # The file's totals are those of the last run that ended in order.
+    return Recorded(meta | {"totals": totals(rows.rows.values())}, rows.frame())
+
+
+# ---------------------------------------------------------------- a packed folder
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:

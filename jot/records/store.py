@@ -20,7 +20,7 @@ from typing import IO
 from jot.errors import UserError
 from jot.records.cells import Cell, plain
 from jot.records.lines import to_line
-from jot.records.live import Rows, read_meta, totals
+from jot.records.load import Rows, read_meta, totals
 from jot.records.locks import ByteLocks
 
 
