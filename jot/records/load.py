@@ -256,7 +256,9 @@ def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = 
             raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
     if "answer" in frame:
         frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
-    return frame.astype({"score": "float64"}) if "score" in frame else frame  # float32 would print 31.45 as 31.5
+    if "score" in frame:
+        frame["score"] = frame["score"].astype("float64")  # float32 would print 31.45 as 31.5
+    return frame
 
 
 @lru_cache(maxsize=256)
