@@ -241,10 +241,10 @@ def _grid(options: argparse.Namespace):
     import dataclasses
 
     from jot.models import resolve_dtype
-    from jot.runs.grid import parse_all
+    from jot.runs.grid import parse
 
     resolve_dtype(options.dtype)
-    grid = parse_all(options.grids)
+    grid = parse(*options.grids)
     if not grid.cells and not grid.notebooks:
         raise UserError(f"{' '.join(options.grids)}: no cells and no notebooks")
     given = {name: getattr(options, name) for name in ("dtype", "allow_code_execution")}

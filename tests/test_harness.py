@@ -16,7 +16,7 @@ import yaml
 from jot import tasks
 from jot.errors import UserError
 from jot.models import load
-from jot.records import Recorded, load_store, pair
+from jot.records import load_store
 from jot.runs import settings
 from jot.runs.harness import JotLM, evaluate
 from jot.sampler.exits import FullDecoding, JoT
@@ -197,7 +197,7 @@ def test_evaluate_records_and_resumes(llada, tmp_path: Path) -> None:
     other = run(llada, "pocket_mmlu", tmp_path, limit=2, tau_max=3)
     assert other.decoded == 2 and other.cell != first.cell
     full = run(llada, "pocket_mmlu", tmp_path, limit=10, method="full")
-    assert full.speedup == 1.0 and len(pair(more.recorded, full.recorded)) == 10
+    assert full.speedup == 1.0 and set(full.frame["doc_id"]) == set(more.frame["doc_id"])
     assert len(load_store(tmp_path)) == 3
 
 
@@ -205,8 +205,8 @@ def test_batches_and_order_change_no_sample(dream, tmp_path: Path) -> None:
     one = run(dream, "pocket_gsm8k", tmp_path / "1", limit=3, slots=1, length=6)
     many = run(dream, "pocket_gsm8k", tmp_path / "2", limit=5, slots=4, length=6)
     shared = many.frame[many.frame["doc_id"].isin(one.frame["doc_id"])]
-    both = pair(one.recorded, Recorded(many.recorded.meta, shared))
-    assert (both["generated_a"] == both["generated_b"]).all() and one.cell == many.cell
+    both = one.frame.merge(shared, on="doc_id", validate="one_to_one")
+    assert len(both) == 3 and (both["generated_x"] == both["generated_y"]).all() and one.cell == many.cell
     seeded = run(dream, "pocket_gsm8k", tmp_path / "1", limit=3, length=6, seed=1, temperature=1.0)
     assert seeded.cell != one.cell
 
