@@ -222,7 +222,8 @@ def _decode(options: argparse.Namespace) -> None:
     prompt = options.prompt if options.no_chat else render(model, chat, ", or use --no-chat")
     out = decode(model, encode(model, [prompt])[0], rule, **vars(config))
     print(to_text(model, answer_ids(model, out.generated)).strip("\n"))
-    print(f"[{out.steps} of {config.steps} steps, speedup {config.steps / out.steps:.2f}x, {out.seconds:.2f} s]")
+    steps = config.existing_steps
+    print(f"[{out.steps} of {steps} steps, speedup {steps / out.steps:.2f}x, {out.seconds:.2f} s]")
 
 
 def _tasks(options: argparse.Namespace) -> None:

@@ -198,6 +198,7 @@ def test_evaluate_records_and_resumes(llada, tmp_path: Path) -> None:
     assert other.decoded == 2 and other.cell != first.cell
     full = run(llada, "pocket_mmlu", tmp_path, limit=10, method="full")
     assert full.speedup == 1.0 and len(pair(more.recorded, full.recorded)) == 10
+    assert run(llada, "pocket_mmlu", tmp_path / "s", limit=2, method="full", steps=24).speedup == 1.0
     assert len(load_store(tmp_path)) == 3
 
 

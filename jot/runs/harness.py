@@ -317,7 +317,7 @@ def evaluate(
                 stream = decode_stream(model, samples, rule, slots=slots, trace=trace, **dataclasses.asdict(config))
                 try:
                     for doc_id, out in stream:
-                        writer.append(_record(model, bench, doc_id, out, config.steps, slots))
+                        writer.append(_record(model, bench, doc_id, out, config.existing_steps, slots))
                         decoded += 1
                         bar.update()
                 except (torch.OutOfMemoryError, MemoryError) as error:
