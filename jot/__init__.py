@@ -1,6 +1,6 @@
 """jot: token-level early stopping for diffusion language models, with its baselines in one loop."""
 
-from jot.decode import decode, decode_stream
+from jot.decode import Commits, Generated, decode, decode_steps, decode_stream
 from jot.errors import UserError
 from jot.models import load
 from jot.sampler.config import DecodeConfig
@@ -29,6 +29,7 @@ def __getattr__(name: str):
 
 
 __all__ = [
-    "CreditDecoding", "DecodeConfig", "EntropyBudget", "FastDLLM", "FullDecoding", "JoT", "KLASS", "LocalLeap",
-    "Output", "Prophet", "SchED", "Trace", "UserError", "decode", "decode_stream", "evaluate", "load",
+    "Commits", "CreditDecoding", "DecodeConfig", "EntropyBudget", "FastDLLM", "FullDecoding", "Generated", "JoT",
+    "KLASS", "LocalLeap", "Output", "Prophet", "SchED", "Trace", "UserError", "decode", "decode_steps",
+    "decode_stream", "evaluate", "load",
 ]  # fmt: skip

@@ -80,7 +80,8 @@ def linear_to(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
 class DiffusionModel(PreTrainedModel):
     """A mask predictor: hidden states for a canvas, logits for the rows that are asked for.
 
-    Subclasses set ``family``, ``decode_defaults`` and ``shift`` and give ``hidden`` and ``head``.
+    Subclasses set ``family``, ``decode_defaults`` and ``shift`` and give ``hidden`` and ``head``. ``jot.decode`` adds
+    ``generate``.
     """
 
     family: str
