@@ -41,10 +41,6 @@ class Estimate(NamedTuple):
     low: float
     high: float
 
-    def excludes(self, null: float = 0.0) -> bool:
-        """True when ``null`` lies strictly outside the interval."""
-        return self.low > null or self.high < null
-
 
 # --- one proportion -----------------------------------------------------------------------------------------
 
