@@ -1,5 +1,5 @@
 """The command line: `jot check`, `jot evaluate`, `jot decode`, `jot tasks`, `jot cells`, `jot run`, `jot pack`,
-`jot calibrate`, `jot notebook`, `jot paper`, `jot verify-records`, `jot figures`, `jot report`.
+`jot calibrate`, `jot lm-eval`, `jot notebook`, `jot paper`, `jot verify-records`, `jot figures`, `jot report`.
 
 A mistake in the input, a full disk or too little memory ends with one sentence on stderr and exit code 2, an
 interrupted run with 130. Under torchrun only process 0 prints results.
@@ -116,6 +116,7 @@ FORWARDED = {
         "jot.runs.calibrate:main",
         "certify a threshold: its risk is bounded, with a chance you name",
     ),
+    "lm-eval": ("jot.runs.harness:command", "lm-eval's own command line, with the model and the tasks of jot"),
     "notebook": ("jot.runs.notebooks:command", "run a notebook with parameters, checked before it starts"),
     "paper": (
         "jot.reproduce.again:main",
@@ -206,7 +207,7 @@ def _decode(options: argparse.Namespace) -> None:
     from jot.decode import decode, decode_steps
     from jot.models import load
     from jot.runs import settings
-    from jot.tasks.text import answer_ids, check_text, encode, render, to_text
+    from jot.tasks.text import answer_ids, check_text, encode, render, to_text, untemplated
 
     if not options.prompt.strip():
         raise UserError("the prompt is empty; give some text")
@@ -224,6 +225,8 @@ def _decode(options: argparse.Namespace) -> None:
     model = load(options.model, revision=options.revision, device=options.device, dtype=options.dtype)
     rule, config = resolve(model)
     chat = [{"role": "user", "content": options.prompt}]
+    if not options.no_chat and (told := untemplated(model)):
+        print(f"jot: {told}", file=sys.stderr)
     prompt = options.prompt if options.no_chat else render(model, chat, ", or use --no-chat")
     ids, how = encode(model, [prompt])[0], vars(config)
     if options.watch:
@@ -231,7 +234,8 @@ def _decode(options: argparse.Namespace) -> None:
     else:
         out = decode(model, ids, rule, trace=options.html is not None, **how)
     print(to_text(model, answer_ids(model, out.generated)).strip("\n"))
-    print(f"[{out.steps} of {config.steps} steps, speedup {config.steps / out.steps:.2f}x, {out.seconds:.2f} s]")
+    steps = config.existing_steps
+    print(f"[{out.steps} of {steps} steps, speedup {steps / out.steps:.2f}x, {out.seconds:.2f} s]")
     if options.html is not None:
         sides = {" ".join([options.method, *options.settings]): out}
         if options.method != "full":
@@ -256,10 +260,10 @@ def _grid(options: argparse.Namespace):
     import dataclasses
 
     from jot.models import resolve_dtype
-    from jot.runs.grid import parse_all
+    from jot.runs.grid import parse
 
     resolve_dtype(options.dtype)
-    grid = parse_all(options.grids)
+    grid = parse(*options.grids)
     if not grid.cells and not grid.notebooks:
         raise UserError(f"{' '.join(options.grids)}: no cells and no notebooks")
     given = {name: getattr(options, name) for name in ("dtype", "allow_code_execution")}

@@ -4,10 +4,12 @@ several places share: one sentence each, which names what was given."""
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import numbers
 import operator
 import reprlib
+from collections.abc import Iterable
 
 MOST = 1 << 20  # steps, positions: far beyond any use, and nothing is yet out of memory
 
@@ -62,6 +64,13 @@ def one_of(name: str, value, known) -> None:
     """Refuse a value that is no name in ``known``."""
     if not isinstance(value, str) or value not in known:
         raise UserError(f"unknown {name} {value!r}: use {', '.join(known)}")
+
+
+def closest(name: str, known: Iterable[str], words: str = "known") -> str:
+    """The end of a sentence about an unknown name: the one that was meant, or all that there are."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; {words} are {', '.join(known)}"
 
 
 def is_text(value: object) -> bool:

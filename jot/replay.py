@@ -145,7 +145,7 @@ def page(model: DiffusionModel, config: DecodeConfig, prompt: str, sides: Mappin
 
     made = []
     for name, out in sides.items():
-        note = f"speedup {config.steps / out.steps:.2f}×"
+        note = f"speedup {config.existing_steps / out.steps:.2f}×"
         if name != first:
             differ = sum(a != b for a, b in zip(out.generated, sides[first].generated, strict=True))
             note += f", {differ} of {config.length} tokens differ from {first}"

@@ -8,7 +8,7 @@ with level ``1 - alpha``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -40,10 +40,6 @@ class Estimate(NamedTuple):
     value: float
     low: float
     high: float
-
-    def excludes(self, null: float = 0.0) -> bool:
-        """True when ``null`` lies strictly outside the interval."""
-        return self.low > null or self.high < null
 
 
 # --- one proportion -----------------------------------------------------------------------------------------
@@ -226,63 +222,37 @@ def bootstrap_sums(values: np.ndarray, n_boot: int = N_BOOT, seed: int = 0) -> n
     return np.concatenate(parts).T
 
 
-def _percentile(draws: np.ndarray, value: float, alpha: float) -> Estimate:
-    low, high = np.nanquantile(draws, [alpha / 2, 1 - alpha / 2])
-    return Estimate(float(value), float(low), float(high))
-
-
-def ratio_bootstrap(
-    num: np.ndarray, den: np.ndarray, n_boot: int = N_BOOT, seed: int = 0, alpha: float = ALPHA
+def _resampled(
+    statistic: Callable, rows: Sequence, n_boot: int = N_BOOT, seed: int = 0, alpha: float = ALPHA
 ) -> Estimate:
-    """Ratio of sums ``sum(num) / sum(den)`` over documents with a percentile bootstrap interval."""
-    num, den = np.asarray(num, dtype=float), np.asarray(den, dtype=float)
-    top, bottom = bootstrap_sums(np.stack([num, den]), n_boot, seed)
-    return _percentile(top / bottom, num.sum() / den.sum(), alpha)
+    """A statistic of sums over documents with its percentile interval; ``rows`` are resampled together."""
+    values = np.stack([np.asarray(row, dtype=float) for row in rows])
+    draws = statistic(*bootstrap_sums(values, n_boot, seed))
+    low, high = np.nanquantile(draws, [alpha / 2, 1 - alpha / 2])
+    return Estimate(float(statistic(*values.sum(axis=1))), float(low), float(high))
 
 
-def ratio_of_ratios(
-    num: np.ndarray, den: np.ndarray, num2: np.ndarray, den2: np.ndarray, n_boot: int = N_BOOT, seed: int = 0,
-    alpha: float = ALPHA,
-) -> Estimate:  # fmt: skip
+def ratio_bootstrap(num: np.ndarray, den: np.ndarray, **how: float) -> Estimate:
+    """Ratio of sums ``sum(num) / sum(den)`` over documents with a percentile bootstrap interval.
+
+    Here and below ``how`` takes ``n_boot``, ``seed`` and ``alpha``.
+    """
+    return _resampled(lambda a, b: a / b, (num, den), **how)
+
+
+def ratio_of_ratios(num: np.ndarray, den: np.ndarray, num2: np.ndarray, den2: np.ndarray, **how: float) -> Estimate:
     """One ratio of sums over another on the same documents, resampled together: how much faster one method is."""
-    rows = np.stack([np.asarray(x, dtype=float) for x in (num, den, num2, den2)])
-    a, b, c, d = bootstrap_sums(rows, n_boot, seed)
-    sums = rows.sum(axis=1)
-    return _percentile(a / b / (c / d), sums[0] / sums[1] / (sums[2] / sums[3]), alpha)
+    return _resampled(lambda a, b, c, d: a / b / (c / d), (num, den, num2, den2), **how)
 
 
 def ratio_difference_bootstrap(
-    num: np.ndarray,
-    den: np.ndarray,
-    num2: np.ndarray,
-    den2: np.ndarray,
-    n_boot: int = N_BOOT,
-    seed: int = 0,
-    alpha: float = ALPHA,
+    num: np.ndarray, den: np.ndarray, num2: np.ndarray, den2: np.ndarray, **how: float
 ) -> Estimate:
     """Difference of two ratios of sums over the same documents, resampled together."""
-    rows = np.stack([np.asarray(x, dtype=float) for x in (num, den, num2, den2)])
-    a, b, c, d = bootstrap_sums(rows, n_boot, seed)
-    value = rows[0].sum() / rows[1].sum() - rows[2].sum() / rows[3].sum()
-    return _percentile(a / b - c / d, value, alpha)
+    return _resampled(lambda a, b, c, d: a / b - c / d, (num, den, num2, den2), **how)
 
 
-def paired_difference_bootstrap(
-    method: np.ndarray, baseline: np.ndarray, n_boot: int = N_BOOT, seed: int = 0, alpha: float = ALPHA
-) -> Estimate:
+def paired_difference_bootstrap(method: np.ndarray, baseline: np.ndarray, **how: float) -> Estimate:
     """Mean of ``method - baseline`` over documents with a percentile bootstrap interval."""
     delta = np.asarray(method, dtype=float) - np.asarray(baseline, dtype=float)
-    return _percentile(bootstrap_sums(delta, n_boot, seed)[0] / delta.size, delta.mean(), alpha)
-
-
-# --- speed --------------------------------------------------------------------------------------------------
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Geometric mean of positive numbers, as the paper aggregates speedups over tasks."""
-    return float(st.gmean(np.asarray(values, dtype=float)))
-
-
-def retention(scores: Sequence[float], baseline: Sequence[float]) -> float:
-    """Mean ratio of scores to the baseline's, in percent (the paper's "quality retention")."""
-    return 100 * float(np.mean(np.asarray(scores, dtype=float) / np.asarray(baseline, dtype=float)))
+    return _resampled(lambda total: total / delta.size, (delta,), **how)

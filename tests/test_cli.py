@@ -75,6 +75,9 @@ def test_decode(model: str, capsys) -> None:
     text, steps = capsys.readouterr().out.rstrip("\n").rsplit("\n", 1)
     assert text and "of 8 steps, speedup" in steps
     assert main([*arguments, "--no-chat"]) == 0
+    capsys.readouterr()
+    assert main([*arguments, "--method", "full", "--set", "steps=64"]) == 0
+    assert "[8 of 8 steps, speedup 1.00x" in capsys.readouterr().out
 
 
 def test_tasks(capsys) -> None:

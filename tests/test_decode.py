@@ -70,6 +70,21 @@ def test_commits_are_final_and_complete(family, prompt, tau, combine, temperatur
 
 
 @quick
+@given(families, prompts, st.sampled_from(list(SCHEDULES)), st.sampled_from([None, 4]), st.sampled_from([16, 48, 128]),
+       st.sampled_from(["plain", "stop_early", "keep_steps"]))  # fmt: skip
+def test_full_decoding_saves_no_step(family, prompt, schedule, block, steps, end):
+    """A schedule cannot have more counts than masks: steps that never exist are not reported as saved."""
+    chosen = {
+        "schedule": schedule,
+        "steps": steps,
+        "stop_early": end != "stop_early",
+        "keep_steps": end == "keep_steps",
+    }
+    config = DecodeConfig(length=LENGTH, block_length=block, **chosen).resolve(MODELS[family])
+    assert config.existing_steps == run(family, prompt, block=block, **chosen).steps
+
+
+@quick
 @given(families, prompts, thresholds, st.sampled_from([2, 4, 8, 16]))
 def test_fewer_steps_still_fill_the_canvas(family, prompt, tau, steps):
     out = run(family, prompt, jot.JoT(tau_max=tau), steps=steps, block=8 if family == "llada" else None)

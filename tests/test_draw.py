@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -17,6 +20,7 @@ DEFICIENCIES = {
     "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
 }
 METHODS = ("full", "prophet", "klass", "fastdllm", "jot")
+RANKED = (*METHODS, "calibrated")  # what stands in one panel
 
 
 def lab(color: str, matrix=None) -> np.ndarray:
@@ -33,7 +37,8 @@ def test_a_color_is_a_method():
     """One look each; a variant has its method's color; all the methods of a table have a look."""
     assert set(show.LABELS) <= set(draw.LOOKS)
     assert len({(x.marker, x.hollow, x.color) for x in draw.LOOKS.values()}) == len(draw.LOOKS)
-    assert len({draw.LOOKS[m].color for m in METHODS}) == len({draw.LOOKS[m].marker for m in METHODS}) == len(METHODS)
+    assert len({draw.LOOKS[m].color for m in METHODS}) == len(METHODS)
+    assert len({draw.LOOKS[m].marker for m in RANKED}) == len(RANKED)
     for name, look in draw.LOOKS.items():
         method = "jot" if name == "calibrated" else name.split("-")[0]
         assert look.color == draw.LOOKS[method].color, name
@@ -52,6 +57,17 @@ def test_points():
     assert (look["markerfacecolor"], look["markeredgecolor"]) == (draw.LOOKS["jot"].color, "white")
     dream, llada = (draw.LOOKS["jot"].points(edge="white", family=family) for family in draw.FAMILY_FILL)
     assert dream == look and llada["fillstyle"] == "left" and llada["color"] == look["color"]
+    assert "fillstyle" not in dream
+
+
+def test_no_notebook_gives_a_method_a_color_of_its_own(root):
+    """A method's color is read from ``LOOKS``; what is named beside it belongs to no method."""
+    taken = {name for name, value in draw.COLORS.items() if value in {x.color for x in draw.LOOKS.values()}}
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        source = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        named = set(re.findall(r"""COLORS\[["'](\w+)["']\]""", source))
+        assert not (named & taken) - {"black"}, (path.name, named & taken)
 
 
 def test_a_figure_is_the_same_file_twice(tmp_path):
@@ -64,3 +80,13 @@ def test_a_figure_is_the_same_file_twice(tmp_path):
     first, again = (draw.save(figure(), tmp_path / name / "f") for name in "ab")
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in again]
     assert [p.name for p in first] == ["f.png", "f.pdf"]
+    assert len(draw.show(figure()).data) > 1000
+
+
+def test_speed_axis_and_spread():
+    axis = Figure().subplots()
+    draw.speed_axis(axis, 1, 30)
+    assert [axis.xaxis.get_major_formatter()(x, None) for x in axis.get_xticks()] == ["1×", "2×", "5×", "10×", "20×"]
+    row = pd.Series({"score": 50.0, "score_low": 45.0, "score_high": 52.0})
+    assert draw.spread(row, "score") == [[5.0], [2.0]]
+    assert draw.spread(row.replace(45.0, 51.0), "score") == [[0.0], [2.0]]  # never negative

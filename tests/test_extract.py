@@ -115,6 +115,14 @@ DEFINITION = 'def double(x):\n    """Twice x."""\n    return 2 * x'
         "    return 2 * x<|eot_id|><|endoftext|>junk",
         "from math import fabs\n\ndef double(x):\n    return 2 * x",
         "    def double(x):\n        return 2 * x",
+        f"First:\n```bash\npip install numpy\n```\nThen:\n```python\n{DEFINITION}\n```",
+        f"```\n$ ls\n```\n```python\nimport os\n```\n```python\n{DEFINITION}\n```\n```py\nassert f()\n```",
+        f"```sh\nls\n```\n```\n{DEFINITION}\n```\nor\n```python\ndef double(x):\n    return 0\n```",
+        "```bash\nls\n```\n```python\n    return 2 * x\n```",
+        f"```bash\nls\n```python\n{DEFINITION}\n```",
+        f"```python\n{DEFINITION}\n```\n".replace("\n", "\r\n"),
+        f"Sure:\n```bash\nls\n```\n```python\n{DEFINITION}\n```".replace("\n", "\r\n"),
+        "    y = 2 * x\r\n    return y\r\n",
     ],
 )
 def test_code(text: str) -> None:

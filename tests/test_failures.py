@@ -14,6 +14,7 @@ from scipy import stats as st
 from jot.errors import UserError
 from jot.paper import criteria
 from jot.paper import modes as failure_modes
+from jot.records import natural
 from jot.runs import frames
 from jot.runs.grid import Point
 from jot.runs.parameters import NotebookError
@@ -92,10 +93,33 @@ def test_kappa_by_hand():
     assert np.isnan(failure_modes.kappa(frame[frame["label"] == frame["found"]].query("label == 'other'")).value)
 
 
+# How many wrong outputs were drawn for labelling, per model: full decoding, JoT at its default, JoT at a third of it.
+LABELLED = {
+    "pocket-dream": ((None, 8), (90, 9), (30, 8)),
+    "pocket-llada": ((None, 8), (30, 9), (10, 8)),
+}
+
+
+def drawn(traced: pd.DataFrame) -> list[tuple[str, str, float | None]]:
+    """The outputs that were labelled: wrong traced outputs, drawn without repeating a document of a model; each as
+    document, model, and tau_max or None for full decoding."""
+    draw, found = np.random.default_rng(0), []
+    for model, groups in LABELLED.items():
+        taken: set[str] = set()
+        for tau, size in groups:
+            run = traced[(traced["model"] == model) & (traced["method"] == ("full" if tau is None else "jot"))]
+            run = run if tau is None else run[run["tau"] == tau]
+            ids = sorted(set(run.loc[run["score"] < 0.5, "doc_id"]) - taken, key=natural)
+            picked = [ids[i] for i in sorted(draw.choice(len(ids), size=size, replace=False))]
+            taken |= set(picked)
+            found += [(doc_id, model, None if tau is None else float(tau)) for doc_id in picked]
+    return found
+
+
 def test_labels_are_complete(root):
     """Fifty outputs, known modes, and of every text the finder can say something."""
     frame = failure_modes.labels(root / failure_modes.LABELS)
-    sizes = {model: sum(size for _, size in groups) for model, groups in failure_modes.LABELLED.items()}
+    sizes = {model: sum(size for _, size in groups) for model, groups in LABELLED.items()}
     assert frame["model"].value_counts().to_dict() == sizes and sum(sizes.values()) == 50
     assert set(frame["label"]) <= set(failure_modes.MODES) and (frame["note"].str.len() > 0).all()
     assert not frame.duplicated(["doc_id", "model"]).any()
@@ -110,8 +134,7 @@ def test_labels_are_the_fixed_sample(root):
         pytest.skip("no traced runs")
     frame = failure_modes.labels(root / failure_modes.LABELS)
     traced = frames.samples(frames.runs(folder, task=TASK).query("rest == ''"), folder, ["score"])
-    drawn = [(d, m, None if tau is None else float(tau)) for d, m, tau in failure_modes.sample(traced)]
-    assert [(r.doc_id, r.model, None if np.isnan(r.tau) else r.tau) for r in frame.itertuples()] == drawn
+    assert [(r.doc_id, r.model, None if np.isnan(r.tau) else r.tau) for r in frame.itertuples()] == drawn(traced)
 
 
 # --- the notebook on made-up records ------------------------------------------------------------------------

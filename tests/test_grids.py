@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import multiprocessing
 import os
 import shlex
 import sys
-import threading
-import time
 from pathlib import Path
 
 import children
@@ -84,7 +81,7 @@ notebooks:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("{parameters: {limit: 3}}", "notebook 1 lacks 'name'"),
+        ("{parameters: {limit: 3}}", "notebook 1: it lacks 'name'"),
         ("{name: 10_smal}", "unknown notebook '10_smal'; did you mean '10_small'?"),
         ("{name: 10_small, parameter: {}}", "unknown key 'parameter'; known are name, parameters"),
         ("{name: 10_small, parameters: {limt: 3}}", "10_small: unknown parameter 'limt'; did you mean 'limit'?"),
@@ -96,7 +93,7 @@ notebooks:
         ("{name: 10_small, parameters: [limit]}", "parameters must be a mapping"),
         ('{name: 10_small, parameters: {store: "a\\0b"}}', "store='a\\x00b' holds a character that no text may"),
         ('{name: 10_small, parameters: {tasks: "a\\0b"}}', "holds a character that no text may"),
-        ("{name: {a: 1}}", "must be a notebook's name"),
+        ("{name: {a: 1}}", "must be a name"),
         ("10_small", "must be a mapping of name, parameters"),
     ],
 )
@@ -256,33 +253,6 @@ def test_only_the_first_process_tells_and_executes(checkout: Path, monkeypatch) 
     monkeypatch.setenv("RANK", "1")
     rows = run.run(found.cells, checkout / "s", notebooks=found.notebooks, say=lambda _: pytest.fail("it spoke"))
     assert len(rows) == 1 and not (checkout / "s" / "summary.csv").exists()
-
-
-def _wait_for_the_end() -> None:
-    threading.Thread(target=run._end_with_parent, daemon=True).start()
-    time.sleep(60)
-
-
-def test_a_worker_ends_with_its_command(tmp_path: Path) -> None:
-    """What `jot run --workers` started is gone soon after the command was killed."""
-
-    def command() -> None:
-        worker = multiprocessing.get_context("fork").Process(target=_wait_for_the_end)
-        worker.start()
-        (tmp_path / "pid.tmp").write_text(str(worker.pid))
-        os.replace(tmp_path / "pid.tmp", tmp_path / "pid")
-        time.sleep(60)
-
-    parent = children.fork(command)
-    until = time.monotonic() + 30
-    while not (tmp_path / "pid").exists() and time.monotonic() < until:
-        time.sleep(0.01)
-    worker = Path("/proc", (tmp_path / "pid").read_text())
-    assert worker.exists()
-    children.kill(parent)
-    while worker.exists() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not worker.exists()
 
 
 def test_an_unknown_store_folder_in_a_grid(checkout: Path) -> None:

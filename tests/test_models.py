@@ -152,6 +152,43 @@ def test_sharded_folder_loads(copy):
     assert torch.equal(jot.load(folder, device="cpu")(ids).logits, whole(ids).logits)
 
 
+def test_an_index_names_what_is_read(copy):
+    """A stale shard of the same tensors, and files that are no part of the model, lie beside what it names."""
+    folder = copy("llada")
+    tensors = load_file(folder / "model.safetensors")
+    names, whole = sorted(tensors), jot.load(CHECKPOINTS / "tiny-llada", device="cpu")
+    shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for shard, part in shards.items():
+        save_file({n: tensors[n] for n in part}, folder / shard)
+    stale = {n: torch.zeros_like(t) for n, t in tensors.items()}
+    save_file(stale, folder / "model-00003-of-00003.safetensors")
+    save_file(stale, folder / "model.safetensors")
+    save_file({"lora_A.weight": torch.ones(2)}, folder / "adapter_model.safetensors")
+    save_file({"tok_embeddings.weight": torch.ones(2)}, folder / "consolidated.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {n: shard for shard, part in shards.items() for n in part}}))
+    ids, model = torch.arange(10)[None], jot.load(folder, device="cpu")
+    assert torch.equal(model(ids).logits, whole(ids).logits)
+    (folder / "model-00003-of-00003.safetensors").unlink()
+    assert jot.load(folder, device="cpu").fingerprint == model.fingerprint
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    refused("names model-00002-of-00002.safetensors, which is not there", folder)
+    for content in ("{", "[]", "{}", '{"weight_map": 5}', '{"weight_map": {"x": 5}}'):
+        index.write_text(content)
+        refused("is no index of weights", folder)
+
+
+def test_files_without_an_index(copy):
+    folder = copy("llada")
+    tensors = load_file(folder / "model.safetensors")
+    whole, ids = jot.load(CHECKPOINTS / "tiny-llada", device="cpu"), torch.arange(10)[None]
+    save_file({"lora_A.weight": torch.ones(2)}, folder / "adapter_model.safetensors")
+    save_file({n: torch.zeros_like(t) for n, t in tensors.items()}, folder / "model-00001-of-00001.safetensors")
+    assert torch.equal(jot.load(folder, device="cpu")(ids).logits, whole(ids).logits)
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    refused("is in .* and in another file of .*; remove the stale one", folder)
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_fingerprint_reads_every_byte(copy, whole, monkeypatch):
     """Also where weights are large: a checkpoint that differs in its middle alone is another one."""
@@ -316,7 +353,7 @@ def test_fields_of_transformers_own(copy):
     folder = copy("llada")
     edit(folder, id2label=5)
     refused("config.json cannot be used", folder)
-    edit(folder, id2label=None, num_labels=10**12, attn_implementation="x", _attn_implementation=5, alibi="x")
+    edit(folder, id2label=None, num_labels=10**12, attn_implementation="x", _attn_implementation=5, init_fn="x")
     assert jot.load(folder, device="cpu").name == str(folder)  # these are of no use here
 
 
@@ -328,6 +365,94 @@ def test_tokenizer_that_does_not_fit(copy, family):
     refused("2048 entries but the model only 320", folder)
     (folder / "tokenizer.json").write_text("{")
     refused("tokenizer", folder)
+
+
+def as_published(folder, vocab_of_all=True):
+    """The packaged Dream model with the tokenizer's files of Dream-7B, whose own code must never run."""
+    shutil.copytree(home() / "data" / "models" / "pocket-dream", folder)
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    vocab = {token: i for token, i in model["vocab"].items() if vocab_of_all or i < 2040}
+    (folder / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False))
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
+    (folder / "tokenizer.json").unlink()
+    file = folder / "tokenizer_config.json"
+    own = {
+        "tokenizer_class": "DreamTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
+    }
+    file.write_text(json.dumps(json.loads(file.read_text()) | own))
+    (folder / "tokenization_dream.py").write_text("raise SystemExit('code of a checkpoint was run')")
+    return folder
+
+
+@pytest.mark.parametrize("vocab_of_all", [True, False])
+def test_dream_as_published(tmp_path, monkeypatch, capsys, vocab_of_all):
+    from jot.tasks import prompts, read_jsonl
+
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
+    folder, packaged = as_published(tmp_path / "dream", vocab_of_all), jot.load("pocket-dream", device="cpu")
+    loaded = jot.load(folder, device="cpu")
+    assert capsys.readouterr().out == ""
+    ours, its = loaded.tokenizer, packaged.tokenizer
+    assert type(ours).__name__ == "Qwen2Tokenizer" and len(ours) == len(its)
+    for task in ("pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag"):
+        docs = read_jsonl(home() / "data" / "tasks" / task / "dev.jsonl.gz")[:100]
+        for text in (prompts.prompt_text(task, doc) for doc in docs):
+            turns = [{"role": "user", "content": text}]
+            ids = its.apply_chat_template(turns, add_generation_prompt=True)["input_ids"]
+            assert ours.apply_chat_template(turns, add_generation_prompt=True)["input_ids"] == ids
+            assert ours.decode(ids) == its.decode(ids)
+    special = ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
+    assert [getattr(ours, name) for name in special] == [getattr(its, name) for name in special]
+
+
+def test_a_tokenizer_s_own_class_is_not_asked_for(tmp_path):
+    folder = as_published(tmp_path / "dream")
+    shutil.copy(home() / "data" / "models" / "pocket-dream" / "tokenizer.json", folder)
+    assert len(jot.load(folder, device="cpu").tokenizer) == 2048
+    for name in ("tokenizer.json", "merges.txt"):
+        (folder / name).unlink()
+    refused("the tokenizer in .* cannot be read .there is neither tokenizer.json nor vocab.json with merges", folder)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rope_as_transformers_5_writes_it(copy, family):
+    folder = copy(family)
+    edit(folder, rope_theta=20.0)
+    ids, asked = torch.arange(12)[None], jot.load(folder, device="cpu")
+    config = json.loads((folder / "config.json").read_text())
+    del config["rope_theta"]
+    nested = {"rope_theta": 20.0, "rope_type": "default"}
+    (folder / "config.json").write_text(json.dumps(config | {"rope_parameters": nested}))
+    model = jot.load(folder, device="cpu")
+    assert model.config.rope_theta == 20.0 and torch.equal(model(ids).logits, asked(ids).logits)
+    for wrong in ({**nested, "rope_type": "yarn"}, {**nested, "factor": 4.0}, 5):
+        edit(folder, rope_parameters=wrong)
+        refused("rope_parameters=.* is not supported; only rope_type 'default' is", folder)
+    edit(folder, rope_parameters={"rope_type": "default"})
+    refused("rope_theta=None in", folder)
+    edit(folder, rope_parameters=nested, rope_theta=10.0)
+    refused("rope_theta in two places that differ", folder)
+
+
+@pytest.mark.parametrize(("family", "field", "value"), [
+    ("llada", "alibi", True), ("llada", "rope_full_precision", False), ("llada", "multi_query_attention", True),
+    ("llada", "layer_norm_with_affine", False), ("llada", "clip_qkv", 8.0), ("llada", "tie_word_embeddings", True),
+    ("llada", "rope_scaling", {"rope_type": "linear", "factor": 2.0}), ("dream", "rope_scaling", {"factor": 2.0}),
+    ("dream", "head_dim", 8), ("dream", "partial_rotary_factor", 0.5), ("dream", "use_sliding_window", True),
+    ("dream", "attention_bias", True), ("dream", "quantization_config", {"bits": 4}), ("dream", "num_experts", 64),
+])  # fmt: skip
+def test_no_field_that_changes_the_network_is_passed_over(copy, family, field, value):
+    folder = copy(family)
+    edit(folder, **{field: value})
+    refused(f"{field}=.* in .*config.json .*is not supported", folder)
+
+
+def test_llada_moe_is_another_network(copy):
+    folder = copy("llada")
+    edit(folder, architectures=["LLaDAMoEModelLM"], num_experts=64)
+    refused(r"architectures=\['LLaDAMoEModelLM'\] in .* is not supported; only 'LLaDAModelLM' is", folder)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

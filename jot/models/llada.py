@@ -53,7 +53,8 @@ class LLaDAConfig(PreTrainedConfig):
 SUPPORTED = {
     "block_type": "llama", "layer_norm_type": "rms", "activation_type": "silu", "include_bias": False,
     "rope": True, "scale_logits": False, "input_emb_norm": False, "attention_layer_norm": False,
-    "weight_tying": False,
+    "weight_tying": False, "tie_word_embeddings": False, "rope_full_precision": True, "layer_norm_with_affine": True,
+    "block_group_size": 1,
 }  # fmt: skip
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -53,24 +55,19 @@ def spell(estimate: stats.Estimate | None, unit: str = "") -> str:
         return "not recorded"
     if unit == "×":
         return show.interval(*estimate, digits=2, unit=unit, gap=" ")
-    return show.interval(*estimate, sign="+", gap=" ")
+    return show.interval(*estimate, sign="+", gap=" ") + unit
 
 
 def told(parts: Mapping[str, stats.Estimate | None], unit: str = "") -> str:
-    """Each part after its name."""
-    return "; ".join(f"{name} {spell(part, unit)}" for name, part in parts.items())
-
-
-def every(parts: Mapping[str, stats.Estimate | None], seen: Callable, unseen: Callable) -> Judged:
-    """Seen where each part is, not seen where any part is not; ``parts`` are named for the detail."""
-    known = [part for part in parts.values() if part]
-    return judged(len(known) == len(parts), all(map(seen, known)), any(map(unseen, known)), told(parts))
+    """Each part after its name, if it has one."""
+    return "; ".join(f"{name} {spell(part, unit)}".strip() for name, part in parts.items())
 
 
 class NotRecorded(LookupError):
     """A run that a criterion needs is not among the records."""
 
 
+@dataclass(eq=False)
 class Evidence:
     """Recorded runs of the test split, named as ``method setting``: ``"full"``, ``"jot spatial=False tau_max=10"``.
 
@@ -78,12 +75,12 @@ class Evidence:
     with Tango's interval, speedups are ratios of sums with a bootstrap over documents.
     """
 
-    def __init__(
-        self, store: str | Path | None = None, dtype: str = "float32", seed: int = 0, limit: int | None = None,
-        split: str = "test",
-    ):  # fmt: skip
-        self.store, self.dtype, self.seed, self.limit, self.split = store, dtype, seed, limit, split
-        self._read: dict[str, pd.DataFrame] = {}
+    store: str | Path | None = None
+    dtype: str = "float32"
+    seed: int = 0
+    limit: int | None = None
+    split: str = "test"
+    _read: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
 
     def hold(self, rows: pd.DataFrame) -> Evidence:
         """Samples that a notebook has read already, of whole runs, so that they are not read again."""
@@ -97,7 +94,7 @@ class Evidence:
     @cached_property
     def confirm(self) -> Evidence:
         """The same of the confirm split."""
-        return Evidence(self.store, self.dtype, self.seed, self.limit, "confirm")
+        return replace(self, split="confirm")
 
     def run(self, model: str, task: str, name: str) -> pd.DataFrame:
         """The samples of a run, one row a document.
@@ -146,25 +143,76 @@ class Evidence:
 
     def differences(self, wanted: Mapping[str, tuple[str, str, str, str]]) -> dict[str, stats.Estimate | None]:
         """By name; None for what is not recorded."""
-        found = {}
+        found: dict[str, stats.Estimate | None] = dict.fromkeys(wanted)
         for name, key in wanted.items():
-            try:
+            with suppress(NotRecorded):
                 found[name] = self.difference(*key)
-            except NotRecorded:
-                found[name] = None
         return found
 
 
-def jot(model: str, **settings: object) -> str:
-    """The name of a run of JoT by what it sets; what is the default leaves no trace, as in ``runs``."""
-    default = defaults(family(model), GSM8K, "jot")
+def named(method: str, model: str, **settings: object) -> str:
+    """The name of a run by what it sets; what is the default leaves no trace, as in ``runs``."""
+    default = defaults(family(model), GSM8K, method)
     changed = {name: value for name, value in settings.items() if value != default.get(name)}
-    return " ".join(["jot", *(f"{name}={value}" for name, value in sorted(changed.items()))])
+    return " ".join([method, *(f"{name}={value}" for name, value in sorted(changed.items()))])
+
+
+jot = partial(named, "jot")
 
 
 def bare(model: str, tau: float) -> str:
     """JoT without spatial modulation."""
     return jot(model, tau_max=tau, spatial=False)
+
+
+# --- shapes of a criterion ----------------------------------------------------------------------------------
+
+Rule = Callable[[Evidence], Judged]
+CRITERIA: dict[str, Rule] = {}  # by id of the plan; not shown where a rule raises NotRecorded
+
+
+def criterion(rule: Rule) -> Rule:
+    """Enters a function under its name."""
+    CRITERIA[rule.__name__.replace("_", "-")] = rule
+    return rule
+
+
+def above(bound: float) -> Callable[[stats.Estimate], bool]:
+    return lambda estimate: estimate.low > bound
+
+
+def below(bound: float) -> Callable[[stats.Estimate], bool]:
+    return lambda estimate: estimate.high < bound
+
+
+KEPT, LOST = above(-MARGIN), below(-MARGIN)
+
+
+def differ(
+    name: str, keys: Mapping[str, tuple[str, str, str, str]], seen: Callable, unseen: Callable,
+    confirm: bool = False, unit: str = "",
+) -> None:  # fmt: skip
+    """Enters a criterion on differences of scores: seen where each is, not seen where any is not.
+
+    Args:
+        keys: by name for the detail: model, task, the run and the other.
+        confirm: on the confirm split.
+    """
+
+    def rule(at: Evidence) -> Judged:
+        parts = (at.confirm if confirm else at).differences(keys)
+        known = [part for part in parts.values() if part]
+        return judged(len(known) == len(parts), all(map(seen, known)), any(map(unseen, known)), told(parts, unit))
+
+    CRITERIA[name] = rule
+
+
+def pairs(
+    names: Callable[[str], tuple[str, str]], tasks: Iterable[str] = (GSM8K,), models: Iterable[str] = MODELS
+) -> dict[str, tuple[str, str, str, str]]:
+    """``differ``'s keys of several models and tasks, from the names of a model's two runs."""
+    tasks = tuple(tasks)
+    return {m + f" {t}" * (len(tasks) > 1): (m, t, *names(m)) for m in models for t in tasks}
 
 
 # --- the main table -----------------------------------------------------------------------------------------
@@ -209,35 +257,65 @@ def main_claims(pairs: pd.DataFrame, control: Mapping[str, Mapping]) -> pd.DataF
                         columns=["claim", "status", "detail"])  # fmt: skip
 
 
-def prophet_loses(at: Evidence) -> Judged:
-    parts = at.differences({"JoT minus Prophet": (DREAM, GSM8K, "jot", "prophet")})
-    return every(parts, lambda x: x.low > 0, lambda x: x.high < 0)
+# --- single differences of scores ---------------------------------------------------------------------------
+
+IN_CACHE = {
+    DREAM: "jot block_length=32 cache=dual ranking=confidence temperature=0 top_p=False",
+    LLADA: "jot cache=dual",
+}
+RETUNED = {DREAM: f"{IN_CACHE[DREAM]} tau_max=30", LLADA: f"{IN_CACHE[LLADA]} tau_max=60"}  # as the paper retunes
+FULL_IN_CACHE = {model: name.replace("jot", "full") for model, name in IN_CACHE.items()}
+BLOCKS = {DREAM: "full block_length=32 ranking=confidence temperature=0 top_p=False", LLADA: "full"}  # greedy in blocks
+CALIBRATED = {GSM8K: 30, HUMANEVAL: 60}  # on dev, of both models
+HOT = "fastdllm temperature=0.1 top_p=0.9"
+
+differ("prophet-loses", {"JoT minus Prophet": (DREAM, GSM8K, "jot", "prophet")}, above(0), below(0))
+differ("fastdllm-hellaswag", {"Fast-dLLM minus full": (DREAM, HELLASWAG, "fastdllm", "full")}, LOST, KEPT)
+differ("threshold-harm", {f"{task}:": (DREAM, task, bare(DREAM, 10), "full") for task in LONG}, below(0), KEPT,
+       unit=" points")  # fmt: skip
+differ("threshold-high", {f"τ = {tau}:": (DREAM, GSM8K, bare(DREAM, tau), "full") for tau in (120, 150)}, KEPT, LOST,
+       unit=" points")  # fmt: skip
+for name, other in (("spatial-wide", bare(DREAM, 90)), ("spatial-wide-direct", "jot")):
+    differ(name, {"": (DREAM, GSM8K, jot(DREAM, gamma=0.9), other)}, below(0), above(-1), unit=" points")
+differ("llada-low", {"τ = 10 minus full": (LLADA, GSM8K, "jot tau_max=10", "full")}, LOST, KEPT)
+differ("choice-flat", pairs(lambda m: (jot(m, tau_max=10), jot(m, tau_max=150)), (MMLU, HELLASWAG)),
+       lambda x: KEPT(x) and x.high < MARGIN, lambda x: x.low > MARGIN or LOST(x))  # fmt: skip
+# Composition with a cache, as the paper retunes it; matched: against full decoding in the same order and cache.
+differ("compose-gsm8k", pairs(lambda m: (RETUNED[m], "full")), KEPT, LOST)
+differ("compose-gsm8k-matched", pairs(lambda m: (RETUNED[m], FULL_IN_CACHE[m])), KEPT, LOST)
+differ("compose-humaneval", {m: (m, HUMANEVAL, "fastdllm", RETUNED[m]) for m in MODELS}, above(0), below(0))
+# Temperature, top-p 0.9 on Dream, as the grid ``temperature`` decodes it.
+differ("temperature-collapse", {"T = 0.1 minus T = 0": (DREAM, HUMANEVAL, HOT, "fastdllm top_p=0.9")}, below(-10), KEPT)
+differ("temperature-unit", {"raw gate minus published": (DREAM, HUMANEVAL, HOT.replace(" ", " gate=raw ", 1), HOT)},
+       above(0), below(0))  # fmt: skip
+differ("temperature-transfer",
+       {f"{m} T = {t:g}": (m, GSM8K, jot(m, temperature=t), named("full", m, temperature=t))
+        for m in MODELS for t in (0, 0.1, 0.5, 1)}, KEPT, LOST)  # fmt: skip
+# The second round, and the confirm split.
+matched = {"JoT minus full decoding greedy in blocks": (DREAM, GSM8K, "jot", BLOCKS[DREAM])}
+differ("headline-matched", matched, above(0), below(0))
+differ("confirm-gain", matched, above(0), below(0), confirm=True)
+differ("confirm-score", pairs(lambda m: ("jot", "full"), LONG), KEPT, LOST, confirm=True)
+differ("confirm-matched", pairs(lambda m: ("jot", BLOCKS[m]), LONG), KEPT, LOST, confirm=True)
+differ("confirm-cache", pairs(lambda m: (RETUNED[m], FULL_IN_CACHE[m]), LONG), KEPT, LOST, confirm=True)
+differ("confirm-calibrated",
+       {f"{m} {t}": (m, t, jot(m, tau_max=CALIBRATED[t]), "full") for m in MODELS for t in LONG},
+       KEPT, LOST, confirm=True)  # fmt: skip
+differ("order-kept", pairs(lambda m: ("jot stop_at_eos=True", "full stop_at_eos=True")), KEPT, LOST, confirm=True)
 
 
+# --- ablations ----------------------------------------------------------------------------------------------
+
+
+@criterion
 def klass_slow(at: Evidence) -> Judged:
     kept = at.difference(DREAM, GSM8K, "klass", "full")
     slow, fast = (at.speedup(DREAM, GSM8K, name) for name in ("klass", "jot"))
     detail = f"KLASS minus full {spell(kept)}; speedups {spell(slow, '×')} against {spell(fast, '×')} of JoT"
-    seen = kept.low > -MARGIN and slow.high < fast.low
-    return judged(True, seen, kept.high < -MARGIN or slow.low > fast.high, detail)
+    return judged(True, KEPT(kept) and slow.high < fast.low, LOST(kept) or slow.low > fast.high, detail)
 
 
-def fastdllm_hellaswag(at: Evidence) -> Judged:
-    parts = at.differences({"Fast-dLLM minus full": (DREAM, HELLASWAG, "fastdllm", "full")})
-    return every(parts, lambda x: x.high < -MARGIN, lambda x: x.low > -MARGIN)
-
-
-def choice_flat(at: Evidence) -> Judged:
-    keys = {f"{m} {t}": (m, t, jot(m, tau_max=10), jot(m, tau_max=150)) for m in MODELS for t in (MMLU, HELLASWAG)}
-    within, beyond = (lambda x: x.low > -MARGIN and x.high < MARGIN), (lambda x: x.low > MARGIN or x.high < -MARGIN)
-    return every(at.differences(keys), within, beyond)
-
-
-def llada_low(at: Evidence) -> Judged:
-    parts = at.differences({"τ = 10 minus full": (LLADA, GSM8K, "jot tau_max=10", "full")})
-    return every(parts, lambda x: x.high < -MARGIN, lambda x: x.low > -MARGIN)
-
-
+@criterion
 def two_sided(at: Evidence) -> Judged:
     result = at.paired(DREAM, GSM8K, "jot", "full")
     low, high = (100 * x for x in stats.wilson(result["b"], result["n"]))
@@ -245,9 +323,7 @@ def two_sided(at: Evidence) -> Judged:
     return judged(True, low > 1, high < 1, f"{result['b']:,} repairs, {shown}; {result['c']:,} breaks")
 
 
-# --- ablations ----------------------------------------------------------------------------------------------
-
-
+@criterion
 def threshold_speed(at: Evidence) -> Judged:
     pairs = [
         [at.speedup(model, task, bare(model, tau)) for tau in both]
@@ -259,43 +335,19 @@ def threshold_speed(at: Evidence) -> Judged:
     return judged(True, falling == len(pairs), apart > 0, detail)
 
 
-def _points(parts: Mapping[str, stats.Estimate]) -> str:
-    return "; ".join(f"{name}: {spell(part)} points" for name, part in parts.items())
-
-
 def _factor(ratio: stats.Estimate) -> str:
     return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
-def threshold_harm(at: Evidence) -> Judged:
-    parts = {task: at.difference(DREAM, task, bare(DREAM, 10), "full") for task in LONG}
-    seen, unseen = all(e.high < 0 for e in parts.values()), any(e.low > -MARGIN for e in parts.values())
-    return judged(True, seen, unseen, _points(parts))
-
-
-def threshold_high(at: Evidence) -> Judged:
-    parts = {f"τ = {tau}": at.difference(DREAM, GSM8K, bare(DREAM, tau), "full") for tau in (120, 150)}
-    seen, unseen = all(e.low > -MARGIN for e in parts.values()), any(e.high < -MARGIN for e in parts.values())
-    return judged(True, seen, unseen, _points(parts))
-
-
+@criterion
 def spatial_speed(at: Evidence) -> Judged:
     wide = jot(DREAM, gamma=0.9, window=16)
     parts = {task: at.ratio(DREAM, task, wide, bare(DREAM, 90)) for task in LONG}
     detail = "; ".join(f"{task}: ratio of speedups {_factor(e)}" for task, e in parts.items())
-    return judged(True, all(e.low > 1 for e in parts.values()), any(e.high < 1 for e in parts.values()), detail)
+    return judged(True, all(map(above(1), parts.values())), any(map(below(1), parts.values())), detail)
 
 
-def spatial_wide(at: Evidence) -> Judged:
-    e = at.difference(DREAM, GSM8K, jot(DREAM, gamma=0.9), bare(DREAM, 90))
-    return judged(True, e.high < 0, e.low > -1, f"{spell(e)} points")
-
-
-def spatial_wide_direct(at: Evidence) -> Judged:
-    e = at.difference(DREAM, GSM8K, jot(DREAM, gamma=0.9), "jot")
-    return judged(True, e.high < 0, e.low > -1, f"{spell(e)} points")
-
-
+@criterion
 def spatial_matched_speed(at: Evidence) -> Judged:
     fast = at.speedup(DREAM, GSM8K, "jot").value
     speeds = {tau: at.speedup(DREAM, GSM8K, bare(DREAM, tau)).value for tau in TAUS}
@@ -305,25 +357,24 @@ def spatial_matched_speed(at: Evidence) -> Judged:
     return judged(True, e.low > 0, e.high < 0, detail)
 
 
+@criterion
 def spatial_default(at: Evidence) -> Judged:
-    e = at.difference(DREAM, GSM8K, "jot", bare(DREAM, 90))
-    ratio = at.ratio(DREAM, GSM8K, "jot", bare(DREAM, 90))
-    seen = -MARGIN < e.low and e.high < MARGIN and ratio.low > 1
+    e, ratio = (ask(DREAM, GSM8K, "jot", bare(DREAM, 90)) for ask in (at.difference, at.ratio))
     detail = f"{spell(e)} points, ratio of speedups {_factor(ratio)}"
-    return judged(True, seen, e.high < -MARGIN or ratio.high < 1, detail)
+    return judged(True, KEPT(e) and e.high < MARGIN and ratio.low > 1, LOST(e) or ratio.high < 1, detail)
 
 
+@criterion
 def sweep_robust(at: Evidence) -> Judged:
     shapes = [(0.3, 8), (0.5, 8), (0.7, 8), (0.5, 16)]
     names = [jot(DREAM, tau_max=tau, gamma=g, window=d) for tau in (60, 90, 120) for g, d in shapes]
     found = [at.difference(DREAM, GSM8K, name, "jot") for name in names if name != "jot"]
     values, lows, highs = zip(*found, strict=True)
-    detail = (
-        f"{len(found)} differences from {min(values):+.1f} to {max(values):+.1f} points, lowest limit {min(lows):+.1f}"
-    )
-    return judged(True, min(lows) > -MARGIN, min(highs) < -MARGIN, detail)
+    detail = f"{len(found)} differences from {min(values):+.1f} to {max(values):+.1f} points"
+    return judged(True, min(lows) > -MARGIN, min(highs) < -MARGIN, f"{detail}, lowest limit {min(lows):+.1f}")
 
 
+@criterion
 def tau_min(at: Evidence) -> Judged:
     shapes = [(0.9, 16), (0.9, 8), (0.7, 8), (0.5, 16), (0.5, 8), (0.5, 4), (0.3, 8)]
     found = [
@@ -334,6 +385,7 @@ def tau_min(at: Evidence) -> Judged:
     return judged(True, better <= 1, better >= 3, f"{better} of {len(found)} lower limits above 0")
 
 
+@criterion
 def after_exit(at: Evidence) -> Judged:
     found = [at.difference(model, task, "jot combine=after_exit", "jot") for model in MODELS for task in TASKS]
     within = sum(-MARGIN < e.low and e.high < MARGIN for e in found)
@@ -343,125 +395,36 @@ def after_exit(at: Evidence) -> Judged:
     return judged(True, within == len(found), beyond > 0, detail)
 
 
-# --- composition with a cache, and temperature --------------------------------------------------------------
-
-IN_CACHE = {
-    DREAM: "jot block_length=32 cache=dual ranking=confidence temperature=0 top_p=False",
-    LLADA: "jot cache=dual",
-}
-RETUNED = {DREAM: f"{IN_CACHE[DREAM]} tau_max=30", LLADA: f"{IN_CACHE[LLADA]} tau_max=60"}  # as the paper retunes
-
-
-def compose_gsm8k(at: Evidence) -> Judged:
-    parts = at.differences({model: (model, GSM8K, RETUNED[model], "full") for model in MODELS})
-    return every(parts, lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
-
-
-def compose_gsm8k_matched(at: Evidence) -> Judged:
-    """Against full decoding in the same order, cache and temperature."""
-    parts = at.differences({model: (model, GSM8K, RETUNED[model], FULL_IN_CACHE[model]) for model in MODELS})
-    return every(parts, lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
-
-
-def compose_humaneval(at: Evidence) -> Judged:
-    parts = at.differences({model: (model, HUMANEVAL, "fastdllm", RETUNED[model]) for model in MODELS})
-    return every(parts, lambda x: x.low > 0, lambda x: x.high < 0)
-
-
+@criterion
 def compose_horizon(at: Evidence) -> Judged:
     alone, cached = at.speedup(DREAM, HUMANEVAL, "jot"), at.speedup(DREAM, HUMANEVAL, IN_CACHE[DREAM])
     detail = f"alone {spell(alone, '×')}; in the cache {spell(cached, '×')}"
     return judged(True, alone.low > cached.high, alone.high < cached.low, detail)
 
 
-def at_temperature(model: str, method: str, temperature: float) -> str:
-    """The name of a run at a sampling temperature, top-p 0.9 on Dream, as the grid ``temperature`` decodes it."""
-    settings = {"temperature": f"{temperature:g}"}
-    if method == "fastdllm-raw":
-        method, settings = "fastdllm", {**settings, "gate": "raw"}
-    if model == DREAM:
-        settings |= {"top_p": "0.9"} if method == "fastdllm" else {}
-        settings = {
-            k: v for k, v in settings.items() if not (k == "temperature" and v == "0.1" and method != "fastdllm")
-        }
-    if temperature == 0 and (method == "fastdllm" or model == LLADA):
-        settings.pop("temperature", None)
-    return " ".join([method, *(f"{name}={value}" for name, value in sorted(settings.items()))])
-
-
-def temperature_collapse(at: Evidence) -> Judged:
-    keys = (at_temperature(DREAM, "fastdllm", t) for t in (0.1, 0.0))
-    parts = at.differences({"T = 0.1 minus T = 0": (DREAM, HUMANEVAL, *keys)})
-    return every(parts, lambda x: x.high < -10, lambda x: x.low > -MARGIN)
-
-
-def temperature_unit(at: Evidence) -> Judged:
-    keys = (at_temperature(DREAM, method, 0.1) for method in ("fastdllm-raw", "fastdllm"))
-    parts = at.differences({"raw gate minus published": (DREAM, HUMANEVAL, *keys)})
-    return every(parts, lambda x: x.low > 0, lambda x: x.high < 0)
-
-
-def temperature_transfer(at: Evidence) -> Judged:
-    keys = {
-        f"{model} T = {t:g}": (model, GSM8K, *(at_temperature(model, method, t) for method in ("jot", "full")))
-        for model in MODELS for t in (0.0, 0.1, 0.5, 1.0)
-    }  # fmt: skip
-    return every(at.differences(keys), lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
-
-
-# --- the second round, and the confirm split ----------------------------------------------------------------
-
-BLOCKS = {DREAM: "full block_length=32 ranking=confidence temperature=0 top_p=False", LLADA: "full"}  # greedy in blocks
-FULL_IN_CACHE = {model: name.replace("jot", "full") for model, name in IN_CACHE.items()}
-CALIBRATED = {(DREAM, GSM8K): 30, (DREAM, HUMANEVAL): 60, (LLADA, GSM8K): 30, (LLADA, HUMANEVAL): 60}  # on dev
-NEAR = {DREAM: 60, LLADA: 18}  # without spatial modulation about as fast as the default, on test
-
-
-def headline_matched(at: Evidence) -> Judged:
-    parts = at.differences({"JoT minus full decoding greedy in blocks": (DREAM, GSM8K, "jot", BLOCKS[DREAM])})
-    return every(parts, lambda x: x.low > 0, lambda x: x.high < 0)
-
-
-def _four(at: Evidence, names: Callable[[str, str], tuple[str, str]]) -> dict[str, stats.Estimate | None]:
-    """Differences on the confirm split, both models and long tasks."""
-    return at.confirm.differences({f"{m} {t}": (m, t, *names(m, t)) for m in MODELS for t in LONG})
-
-
-def confirm_score(at: Evidence) -> Judged:
-    return every(_four(at, lambda m, t: ("jot", "full")), lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
-
-
-def confirm_matched(at: Evidence) -> Judged:
-    return every(_four(at, lambda m, t: ("jot", BLOCKS[m])), lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
-
-
-def confirm_gain(at: Evidence) -> Judged:
-    return headline_matched(at.confirm)
-
-
-def confirm_cache(at: Evidence) -> Judged:
-    parts = _four(at, lambda m, t: (RETUNED[m], FULL_IN_CACHE[m]))
-    return every(parts, lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
-
-
-def confirm_calibrated(at: Evidence) -> Judged:
-    parts = _four(at, lambda m, t: (jot(m, tau_max=CALIBRATED[m, t]), "full"))
-    return every(parts, lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
-
-
+@criterion
 def confirm_spatial(at: Evidence) -> Judged:
-    parts = _four(at, lambda m, t: ("jot", bare(m, NEAR[m])))
+    near = {DREAM: 60, LLADA: 18}  # without spatial modulation about as fast as the default, on test
+    parts = at.confirm.differences(pairs(lambda m: ("jot", bare(m, near[m])), LONG))
     known = [part for part in parts.values() if part]
-    above, below = sum(x.low > 0 for x in known), sum(x.high < 0 for x in known)
-    return judged(len(known) == len(parts), above >= 2 and not below, below > 0, told(parts))
+    better, worse = sum(map(above(0), known)), sum(map(below(0), known))
+    return judged(len(known) == len(parts), better >= 2 and not worse, worse > 0, told(parts))
 
 
+@criterion
 def confirm_tail(at: Evidence) -> Judged:
     """Both sides ended at their end of text: full decoding's steps over JoT's."""
-    names = ("jot stop_at_eos=True", "full stop_at_eos=True")
-    parts = {f"{m} {t}": at.confirm.ratio(m, t, *names) for m in MODELS for t in LONG}
-    seen, unseen = all(x.low > 5 for x in parts.values()), any(x.high < 5 for x in parts.values())
+    keys = pairs(lambda m: ("jot stop_at_eos=True", "full stop_at_eos=True"), LONG)
+    parts = {name: at.confirm.ratio(*key) for name, key in keys.items()}
+    seen, unseen = all(map(above(5), parts.values())), any(map(below(5), parts.values()))
     return judged(True, seen, unseen, told(parts, "×"))
+
+
+@criterion
+def price_parallel(at: Evidence) -> Judged:
+    parts = at.confirm.differences(pairs(lambda m: ("jot stop_at_eos=True", "jot max_commits=1 stop_at_eos=True")))
+    known = [part for part in parts.values() if part]
+    return judged(len(known) == len(parts), all(map(below(0), known)), all(map(above(-1), known)), told(parts))
 
 
 # --- time ---------------------------------------------------------------------------------------------------
@@ -469,6 +432,7 @@ def confirm_tail(at: Evidence) -> Judged:
 BUSY = 1.1  # clock over processor time from which the machine had other work: then the clock says more about that
 
 
+@criterion
 def wallclock_below(at: Evidence) -> Judged:
     """From the timings of the embedded pair: JoT's speedup on the clock over that in steps, ratios of sums."""
     place = folder(at.store)
@@ -500,6 +464,7 @@ def wallclock_below(at: Evidence) -> Judged:
     return judged(len(known) == len(parts), apart == len(known), all(part.low > 1 for part in known), detail)
 
 
+@criterion
 def averaging_suffices(at: Evidence) -> Judged:
     """Ratio of sums over mean of ratios of JoT's steps; below and above are read as: the whole interval."""
     parts = {}
@@ -548,10 +513,12 @@ def rejections(pairs: Mapping[float, pd.DataFrame], task: str, split: str = "tes
     return judged(True, second and not first, first and not second, f"{'; '.join(parts)}; n = {PAPER_N}")
 
 
+@criterion
 def errors_slow(at: Evidence) -> Judged:
     return slow_errors(at.run(DREAM, GSM8K, "jot"))
 
 
+@criterion
 def aggressive_rejects(at: Evidence) -> Judged:
     found = {tau: at.pair(DREAM, GSM8K, jot(DREAM, tau_max=tau), "full") for tau in (90, 30)}
     return rejections({tau: run.assign(score_full=full["score"]) for tau, (run, full) in found.items()}, GSM8K)
@@ -581,6 +548,7 @@ def falling(full: Mapping[str, pd.DataFrame]) -> Judged:
     return judged(set(MODELS) <= set(full), below, above, "; ".join(parts))
 
 
+@criterion
 def dynamics_decline(at: Evidence) -> Judged:
     place = folder(at.store) / "traces"
     if not place.is_dir():
@@ -632,36 +600,19 @@ def _exact(x: stats.Estimate) -> str:
     return f"{x.value:+.4f} [{x.low:+.4f}, {x.high:+.4f}]"
 
 
+@criterion
 def quality_kept(at: Evidence) -> Judged:
     parts, told = kept(at, f"jot {NO_END}", "prompts")
-    try:  # the other reading of the paper's words: all of JoT takes the argmax
+    with suppress(NotRecorded):  # the other reading of the paper's words: all of JoT takes the argmax
         greedy, _ = kept(at, "jot suppress_tokens=[2040] temperature=0 top_p=False", "prompts")
         told += f"; were all of JoT greedy, Rep-4 {_exact(greedy['rep4'])}"
-    except NotRecorded:
-        pass
     return _fluent(parts, told)
 
 
+@criterion
 def quality_kept_fast(at: Evidence) -> Judged:
     parts, told = kept(at, f"jot tau_max=3 {NO_END}", "speeches")
     return _fluent(parts, f"by speech, {told}")
-
-
-# --- order, exits, parallelism ------------------------------------------------------------------------------
-
-
-def order_kept(at: Evidence) -> Judged:
-    ended = "stop_at_eos=True"
-    parts = at.confirm.differences({m: (m, GSM8K, f"jot {ended}", f"full {ended}") for m in MODELS})
-    return every(parts, lambda x: x.low > -MARGIN, lambda x: x.high < -MARGIN)
-
-
-def price_parallel(at: Evidence) -> Judged:
-    ended = "stop_at_eos=True"
-    parts = at.confirm.differences({m: (m, GSM8K, f"jot {ended}", f"jot max_commits=1 {ended}") for m in MODELS})
-    known = [part for part in parts.values() if part]
-    seen, unseen = all(x.high < 0 for x in known), all(x.low > -1 for x in known)
-    return judged(len(known) == len(parts), seen, unseen, told(parts))
 
 
 # --- all of them --------------------------------------------------------------------------------------------
@@ -671,40 +622,19 @@ FIRST = ("scores-within", "fewer-steps", "most-on-long", "low-threshold-harm")  
 
 def first(at: Evidence) -> dict[str, Judged]:
     """Status and numbers of the plan's first table by id, from the records alone."""
-    rows, control = [], {}
+    rows, control, dev = [], {}, replace(at, split="dev")
     for model, task in itertools.product(MODELS, TASKS):
-        try:
+        with suppress(NotRecorded):
             found, speed = at.paired(model, task, "jot", "full"), at.speedup(model, task, "jot")
-        except NotRecorded:
-            continue
-        limits = {"speedup_low": speed.low, "speedup_high": speed.high}
-        rows.append({"model": model, "task": task, **found, **limits,
-                     "verdict": stats.verdict(found["low"], found["high"])})  # fmt: skip
-    dev = Evidence(at.store, at.dtype, at.seed, at.limit, "dev")
+            rows.append({"model": model, "task": task, **found, "verdict": stats.verdict(found["low"], found["high"]),
+                         "speedup_low": speed.low, "speedup_high": speed.high})  # fmt: skip
     for model in MODELS:
-        try:
+        with suppress(NotRecorded):
             control[model] = dev.paired(model, GSM8K, bare(model, 3), "full")
-        except NotRecorded:
-            continue
     if not rows:
         return dict.fromkeys(FIRST, (NOT_SHOWN, "not recorded"))
     found = main_claims(pd.DataFrame(rows), control)
     return dict(zip(FIRST, zip(found["status"], found["detail"], strict=True), strict=True))
-
-
-CRITERIA: dict[str, Callable[[Evidence], Judged]] = {
-    rule.__name__.replace("_", "-"): rule
-    for rule in (
-        threshold_speed, threshold_harm, threshold_high, choice_flat, llada_low, spatial_speed, spatial_wide,
-        spatial_wide_direct, spatial_matched_speed, spatial_default, sweep_robust, tau_min, prophet_loses, klass_slow,
-        fastdllm_hellaswag, temperature_collapse, temperature_unit, temperature_transfer, compose_gsm8k,
-        compose_gsm8k_matched,
-        compose_humaneval, compose_horizon, two_sided, after_exit, wallclock_below, averaging_suffices, errors_slow,
-        aggressive_rejects, dynamics_decline, quality_kept, quality_kept_fast,
-        headline_matched, confirm_score, confirm_matched, confirm_gain, confirm_cache, confirm_calibrated,
-        confirm_spatial, confirm_tail, order_kept, price_parallel,
-    )
-}  # fmt: skip
 
 
 def _section(heading: str) -> list[str]:
@@ -735,13 +665,7 @@ def plan() -> pd.DataFrame:
 
 def deviations() -> list[str]:
     """The plan's list of deviations, one text each."""
-    found: list[str] = []
-    for line in _section("Deviations"):
-        if line.startswith("* "):
-            found.append(line[2:].strip())
-        elif found and line.strip():
-            found[-1] += " " + line.strip()
-    return found
+    return [" ".join(text.split()) for text in re.split(r"^\* ", "\n".join(_section("Deviations")), flags=re.M)[1:]]
 
 
 def exceptions(ids: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -1,7 +1,8 @@
 """One style for every figure: Okabe-Ito colors, one look a method, legible in print; saving and showing.
 
 The rule of colors: **a color means a method, the same one in every figure** (``LOOKS``): full decoding black, JoT
-green, Fast-dLLM orange, KLASS light blue, Prophet purple. A variant has its method's color and a hollow marker or
+green, Fast-dLLM orange, KLASS light blue, Prophet purple, the entropy budget blue, LocalLeap vermillion,
+CreditDecoding yellow, SchED gray. A variant has its method's color and a hollow marker or
 another line. A model family is told by its panel. Only where both must share one, line and fill tell it: Dream solid
 and filled, LLaDA dashed and half filled (``FAMILY_LINE``, ``Look.points(family=...)``). What belongs to no method (a
 person's text, a bound, a random process) takes a color that no method has. Published points of the large models never
@@ -70,6 +71,10 @@ LOOKS = {
     "fastdllm": Look("X", COLORS["orange"]),
     "jot": Look("s", COLORS["green"]),
     "calibrated": Look("^", COLORS["green"]),
+    "eb": Look("*", COLORS["blue"]),
+    "localleap": Look("P", COLORS["vermillion"]),
+    "credit": Look("h", COLORS["yellow"]),
+    "sched": Look("d", COLORS["gray"]),
     "prophet-answer": Look("D", COLORS["purple"], hollow=True, line=":"),
     "klass-ported": Look("v", COLORS["sky"], hollow=True, line=":"),
     "fastdllm-nocache": Look("X", COLORS["orange"], hollow=True, line=":"),
@@ -83,7 +88,6 @@ LOOKS = {
     "jot-block-start": Look("<", COLORS["green"], hollow=True, line=":"),  # in the dual cache, exits as a block opens
     "jot-prefix": Look("p", COLORS["green"], hollow=True, line=":"),
 }
-DODGE = {"dream": 0.99, "llada": 1.01}  # full decoding of both families sits at exactly 1x
 CAPS = {"mmlu": 3, "hellaswag": 5}  # speedup cannot pass the generated length
 SPEED_TICKS = (1, 1.5, 2, 3, 5, 10, 20, 40, 100)
 DPI = 150

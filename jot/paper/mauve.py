@@ -166,6 +166,7 @@ def alike(
 # --- buckets ------------------------------------------------------------------------------------------------
 
 
+@threadpool_limits.wrap(limits=1)  # sums in one order: the same buckets whatever the number of cores
 def label(
     features: Mapping[str, np.ndarray], buckets: int, seeds: int = SEEDS, beside: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, np.ndarray]:
@@ -181,17 +182,14 @@ def label(
     total = sum(map(len, features.values()))
     if not 2 <= buckets <= total:
         raise UserError(f"buckets={buckets} must be at least 2 and at most the number of texts, {total}")
-    with threadpool_limits(1):  # sums in one order: the same buckets whatever the number of cores
-        return _label(features, buckets, seeds, beside or {})
-
-
-def _label(features: Mapping[str, np.ndarray], buckets: int, seeds: int, beside: Mapping) -> dict[str, np.ndarray]:
     rows, weights, project = compress(features)
     rows = rows.round(6)
     ends = np.cumsum([len(x) for x in features.values()])[:-1]
     starts = [KMeans(buckets, n_init=1, random_state=seed).fit(rows, sample_weight=weights) for seed in range(seeds)]
     found = dict(zip(features, np.split(np.stack([s.labels_ for s in starts]), ends, axis=1), strict=True))
-    return found | {name: np.stack([s.predict(project(x).round(6)) for s in starts]) for name, x in beside.items()}
+    return found | {
+        name: np.stack([s.predict(project(x).round(6)) for s in starts]) for name, x in (beside or {}).items()
+    }
 
 
 def compress(features: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, Callable]:

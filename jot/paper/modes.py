@@ -18,7 +18,6 @@ import pandas as pd
 from statsmodels.stats.inter_rater import cohens_kappa
 
 from jot import stats
-from jot.records import natural
 from jot.runs.parameters import NotebookError, home
 from jot.tasks import extract, get, read_jsonl, split_file
 
@@ -30,12 +29,6 @@ MEANING = {
     "other": "several faults, or no answer",
 }
 LABELS = Path("data") / "labels" / "failure_modes.csv"
-LABEL_SEED = 0
-# How many wrong outputs were drawn for labelling, per model: full decoding, JoT at its default, JoT at a third of it.
-LABELLED = {
-    "pocket-dream": ((None, 8), (90, 9), (30, 8)),
-    "pocket-llada": ((None, 8), (30, 9), (10, 8)),
-}
 _EQUATION = re.compile(r"(\d+(?:\.\d+)?)\s*([-+*/])\s*(\d+(?:\.\d+)?)\s*=\s*(-?\d+(?:\.\d+)?)")
 _ANNOTATED = re.compile(r"<<[^<>]*=\s*(-?[\d.,]+)>>")  # GSM8K's own calculator marks
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
@@ -150,30 +143,6 @@ def find(frame: pd.DataFrame, docs: Mapping[str, Mapping]) -> pd.Series:
 
 
 # --- hand labels --------------------------------------------------------------------------------------------
-
-
-def sample(traced: pd.DataFrame) -> list[tuple[str, str, float | None]]:
-    """The outputs that were labelled: wrong traced outputs, drawn without repeating a document of a model.
-
-    Args:
-        traced: samples of the traced runs at their default settings, all documents, with the columns of their runs.
-
-    Returns:
-        (document, model, tau_max or None for full decoding) of each.
-    """
-    rng, drawn = np.random.default_rng(LABEL_SEED), []
-    for model, groups in LABELLED.items():
-        taken: set[str] = set()
-        for tau, size in groups:
-            run = traced[(traced["model"] == model) & (traced["method"] == ("full" if tau is None else "jot"))]
-            run = run if tau is None else run[run["tau"] == tau]
-            if run.empty:
-                raise NotebookError(f"no traced run of {model} at tau_max={tau} to draw from")
-            ids = sorted(set(run.loc[run["score"] < 0.5, "doc_id"]) - taken, key=natural)
-            picked = [ids[i] for i in sorted(rng.choice(len(ids), size=size, replace=False))]
-            taken |= set(picked)
-            drawn += [(doc_id, model, tau) for doc_id in picked]
-    return drawn
 
 
 def labels(path: str | Path | None = None) -> pd.DataFrame:

@@ -3,9 +3,11 @@ with their intervals; and the names and words that every caption shares."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from html import escape
 
 import pandas as pd
@@ -32,6 +34,10 @@ LABELS = {
     "fastdllm": "Fast-dLLM",
     "jot": "JoT (default)",
     "calibrated": "JoT (calibrated)",
+    "eb": "Entropy budget (EB-Sampler)",
+    "localleap": "LocalLeap",
+    "credit": "CreditDecoding",
+    "sched": "SchED (no guard)",
     "prophet-answer": "Prophet (official answer region)",
     "klass-ported": "KLASS (ported)",
     "fastdllm-nocache": "Fast-dLLM, no cache (ours)",
@@ -40,29 +46,20 @@ LABELS = {
 # --- tables and notes ---------------------------------------------------------------------------------------
 
 
-def table(frame: pd.DataFrame, caption: str, whole: pd.DataFrame | None = None) -> Table:
-    """A captioned table; ``frame`` holds what is printed, its index is not shown.
+@dataclass(repr=False)
+class Table:
+    """A captioned table of text cells that reads well as HTML (plain tags, which code hosts keep) and as text.
+
+    In a cell ``**x**`` is bold, ``__x__`` underlined, and what follows a newline is set smaller below.
+    Columns may have two levels; the index is not shown.
 
     Args:
         whole: a longer table of which ``frame`` is the telling part; it follows as a collapsed block.
     """
-    return Table(frame, caption, whole)
 
-
-def note(text: str) -> Note:
-    """A paragraph in Markdown, such as a verdict."""
-    return Note(text)
-
-
-class Table:
-    """A table of text cells that reads well as HTML (plain tags, which code hosts keep) and as text.
-
-    In a cell ``**x**`` is bold, ``__x__`` underlined, and what follows a newline is set smaller below.
-    Columns may have two levels.
-    """
-
-    def __init__(self, frame: pd.DataFrame, caption: str, whole: pd.DataFrame | None = None):
-        self.frame, self.caption, self.whole = frame, caption, whole
+    frame: pd.DataFrame
+    caption: str
+    whole: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
         flat = self.frame.replace("\n", " ", regex=True)
@@ -77,11 +74,11 @@ class Table:
         return f"{page}\n<details><summary>All {len(self.whole)} rows</summary>{_html(self.whole)}</details>"
 
 
+@dataclass(repr=False)
 class Note:
-    """A paragraph in Markdown that also reads as text."""
+    """A paragraph in Markdown, such as a verdict, that also reads as text."""
 
-    def __init__(self, text: str):
-        self.text = text
+    text: str
 
     def __repr__(self) -> str:
         return self.text.replace("**", "")
@@ -90,25 +87,22 @@ class Note:
         return self.text
 
 
+table, note = Table, Note  # as cells call them
+
+
 def _html(frame: pd.DataFrame) -> str:
     columns = frame.columns
     levels = [columns] if columns.nlevels == 1 else [columns.get_level_values(i) for i in range(columns.nlevels)]
     head = "".join(f"<tr>{_header(level)}</tr>" for level in levels)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_inline(value)}</td>" for value in row) + "</tr>"
-        for row in frame.itertuples(index=False, name=None)
-    )
+    rows = ("".join(f"<td>{_inline(value)}</td>" for value in row) for row in frame.itertuples(index=False, name=None))
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
 def _header(names: Iterable[str]) -> str:
-    spans: list[list] = []
-    for name in names:
-        if spans and name and spans[-1][0] == name:
-            spans[-1][1] += 1
-        else:
-            spans.append([name, 1])
-    return "".join(f'<th colspan="{n}">{escape(str(name))}</th>' for name, n in spans)
+    """Neighbors of one name share a cell."""
+    spans = (list(same) for _, same in itertools.groupby(enumerate(names), key=lambda at: at[1] or at[0]))
+    return "".join(f'<th colspan="{len(span)}">{escape(str(span[0][1]))}</th>' for span in spans)
 
 
 def _inline(value: object) -> str:

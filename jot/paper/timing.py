@@ -83,10 +83,12 @@ def rows_read(step: np.ndarray, blocks: Sequence[tuple[int, int]], scope: str) -
 
 
 @torch.inference_mode()
-def bare_forward(model, prompt: Sequence[int], length: int, rows: int) -> Spent:
-    """One forward of the whole canvas with the head on ``rows`` rows, and nothing else; median of a few."""
+def bare_forward(model, prompt: Sequence[int], length: int, rows: float) -> Spent:
+    """One forward of the whole canvas with the head on ``rows`` rows, nothing else; median of a few, nan for nan."""
+    if np.isnan(rows):
+        return Spent(rows, rows)
     canvas = torch.tensor([[*prompt, *[model.mask_id] * length]], device=model.device)
-    position = torch.arange(rows, device=model.device) + len(prompt)
+    position = torch.arange(max(1, round(rows)), device=model.device) + len(prompt)
     row = torch.zeros_like(position)
     model.predict(canvas, None, row, position)
     return median([clock(model.device, lambda: model.predict(canvas, None, row, position))[0] for _ in range(FORWARDS)])
@@ -127,39 +129,36 @@ class Timed(NamedTuple):
     bare: Spent
 
 
-def compare(model, ways: Sequence[Way], prompt: Sequence[int], doc_id: str, turn: int, repeats: int) -> dict:
+def compare(model, ways: Sequence[Way], prompt: Sequence[int], doc_id: str, turn: int) -> dict:
     """``Timed`` per method name. Methods take turns, and ``turn`` says who begins."""
     rows = {way.name: way.rows(model, prompt, doc_id) for way in ways}  # what runs here warms up too
     spent: dict[str, list[Spent]] = {way.name: [] for way in ways}
     outputs: dict[str, object] = {}
-    for repeat in range(repeats + 1):
+    for repeat in range(REPEATS + 1):
         first = (turn + repeat) % len(ways)
         for way in [*ways[first:], *ways[:first]]:
             cpu = [known.cpu for known in spent[way.name]]
-            again = min(cpu) < LONG and (repeat < repeats or max(cpu) > DISAGREE * min(cpu)) if cpu else True
+            again = min(cpu) < LONG and (repeat < REPEATS or max(cpu) > DISAGREE * min(cpu)) if cpu else True
             if again:
                 taken, outputs[way.name] = clock(model.device, lambda w=way: w.decode(model, prompt, doc_id))
                 spent[way.name].append(taken)
-    bare = {
-        way.name: Spent(float("nan"), float("nan"))
-        if np.isnan(rows[way.name])
-        else bare_forward(model, prompt, way.config.length, max(1, round(rows[way.name])))
-        for way in ways
-    }
-    return {name: Timed(outputs[name], spent[name], rows[name], bare[name]) for name in spent}
+    return {
+        way.name: Timed(outputs[way.name], spent[way.name], rows[way.name],
+                        bare_forward(model, prompt, way.config.length, rows[way.name])) for way in ways
+    }  # fmt: skip
 
 
-def _lines(model: str, task: str, doc_id: str, prompt: Sequence[int], timed: Mapping[str, Timed]) -> str:
-    """The lines of the file for one document; a number that does not exist is empty."""
-    text = ""
+def _lines(model: str, task: str, doc_id: str, prompt: Sequence[int], timed: Mapping[str, Timed]) -> pd.DataFrame:
+    """The rows of the file for one document."""
+    rows = []
     for method, one in timed.items():
-        forwards = one.output.forwards
-        for repeat, taken in enumerate(one.spent):
-            numbers = (*taken, *one.bare)
-            values = (model, task, method, doc_id, len(prompt), round(one.rows, 2), repeat, one.output.steps,
-                      forwards["full"], forwards["block"], *(round(x, 7) for x in numbers))  # fmt: skip
-            text += ",".join("" if value != value else str(value) for value in values) + "\n"
-    return text
+        forwards, bare = one.output.forwards, [round(x, 7) for x in one.bare]
+        rows += [
+            (model, task, method, doc_id, len(prompt), round(one.rows, 2), repeat, one.output.steps, forwards["full"],
+             forwards["block"], round(taken.clock, 7), round(taken.cpu, 7), *bare)
+            for repeat, taken in enumerate(one.spent)
+        ]  # fmt: skip
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def record(
@@ -173,7 +172,6 @@ def record(
     device: str | None = None,
     dtype: str | None = "float32",
     data: str | None = None,
-    repeats: int = REPEATS,
     say: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Time ``methods`` on the first ``limit`` documents of each task into ``store``, batch 1, one thread; returns it.
@@ -199,13 +197,13 @@ def record(
         for name in models:
             model = load(name, device=device, dtype=dtype)
             for task in tasks:
-                _record_task(store, model, Path(str(name)).name, task, methods, limit, seed, data, repeats, say)
+                _record_task(store, model, Path(str(name)).name, task, methods, limit, seed, data, say)
     finally:
         torch.set_num_threads(threads)
     return store
 
 
-def _record_task(store: Path, model, name: str, task, methods, limit, seed, data, repeats, say) -> None:
+def _record_task(store: Path, model, name: str, task, methods, limit, seed, data, say) -> None:
     from jot.records.store import Writer
     from jot.runs.harness import _record
     from jot.tasks.bench import Bench
@@ -227,14 +225,14 @@ def _record_task(store: Path, model, name: str, task, methods, limit, seed, data
             left = [way for way in ways if way.name not in timed.get(doc_id, ())]
             if not left:
                 continue
-            found = compare(model, left, bench.prompts[doc_id], doc_id, turn, repeats)
+            found = compare(model, left, bench.prompts[doc_id], doc_id, turn)
             for way in left:
                 one = found[way.name]
                 if way.writer.claim([doc_id], 1):
                     sample = _record(model, bench, doc_id, one.output, way.config.steps, 1)
                     way.writer.append({**sample, "seconds": round(median(one.spent).clock, 6)})
-            with (store / FILE).open("a") as file:
-                file.write(_lines(name, task.name, doc_id, bench.prompts[doc_id], found))
+            lines = _lines(name, task.name, doc_id, bench.prompts[doc_id], found)
+            lines.to_csv(store / FILE, mode="a", header=False, index=False)
             say(f"{name} {task.name} {turn + 1}: {doc_id}")
 
 

@@ -30,6 +30,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import torch
+from pyarrow import parquet
 
 from jot.errors import UserError
 from jot.records import take
@@ -103,55 +106,23 @@ def batches(items: Iterable, width, work, size: int) -> Iterator[list]:
         yield from (group[i : i + size] for i in range(0, len(group), size))
 
 
-# --- single positions ---------------------------------------------------------------------------------------
+def picks(found: Sequence[Text], size: int) -> Iterator[list[int]]:
+    """``batches`` of texts, by index."""
+    return batches(range(len(found)), lambda i: len(found[i].canvas), lambda i: found[i].reveals, size)
 
 
-def follow(model, batch: Sequence[Text], thresholds: Sequence[float] = THRESHOLDS) -> pd.DataFrame:
-    """Reveal a batch of texts on canvases of one width; one row per document, held position and commit.
+# --- asking while text is revealed --------------------------------------------------------------------------
 
-    Columns: document (index in the batch), position (in the response), first and last (the thresholds, by index, at
-    which this commit happens: the ratio may pass several in one step), step (reveals before the commit), reveals (in
-    all), leader, runner, truth (token ids), margin (ln r at the commit), end (log-odds of the runner-up against the
-    leader after the last reveal), flip (the first number of reveals at which these reach 0; -1 if never).
-    """
-    import torch
 
-    width, device = len(batch[0].canvas), model.device
-    if any(len(text.canvas) != width for text in batch):
-        raise UserError("texts of one batch need canvases of one width; group them by width")
-    truth = torch.tensor([text.canvas for text in batch], device=device)
-    order = torch.nn.utils.rnn.pad_sequence([torch.tensor(text.order) for text in batch], True).to(device)
-    canvas = truth.clone()
-    for b, text in enumerate(batch):
-        canvas[b, text.start :] = model.mask_id
-    held = [(b, int(i)) for b, text in enumerate(batch) for i in text.order[text.reveals :]]
-    row, position = (torch.tensor(part, device=device) for part in zip(*held, strict=True))
-    reveals = torch.tensor([text.reveals for text in batch], device=device)
-    bars = torch.tensor(thresholds, dtype=torch.float64, device=device).log()
-    shape = (len(held), len(bars))
-    step = torch.full(shape, -1, device=device)
-    flip = step.clone()
-    pair = torch.zeros((*shape, 2), dtype=torch.long, device=device)
-    margin, odds = (torch.full(shape, math.nan, dtype=torch.float64, device=device) for _ in range(2))
-    with torch.inference_mode():
-        for m in range(int(reveals.max()) + 1):
-            live = (reveals >= m).nonzero()[:, 0]  # a text that is done is asked no more
-            slot = torch.full_like(reveals, -1)
-            slot[live] = torch.arange(len(live), device=device)
-            at = (slot[row] >= 0).nonzero()[:, 0]
-            logits = _logits(model, canvas[live], slot[row[at]], position[at])
-            top = logits.topk(2)
-            gap = (top.values[:, 0] - top.values[:, 1])[:, None]
-            fresh = (step[at] < 0) & (gap >= bars)
-            step[at] = torch.where(fresh, m, step[at])
-            pair[at] = torch.where(fresh[..., None], top.indices[:, None], pair[at])
-            margin[at] = torch.where(fresh, gap, margin[at])
-            now = logits.gather(1, pair[at, :, 1]) - logits.gather(1, pair[at, :, 0])
-            odds[at] = torch.where(step[at] >= 0, now, math.nan)
-            flip[at] = torch.where((flip[at] < 0) & (odds[at] >= 0), m, flip[at])  # ties count
-            more = (reveals > m).nonzero()[:, 0]
-            canvas[more, order[more, m]] = truth[more, order[more, m]]
-    return _rows(batch, held, *(x.cpu().numpy() for x in (truth[row, position], step, flip, pair, margin, odds)))
+class Asked(NamedTuple):
+    """A canvas, its true tokens, the positions revealed on it one by one, and the masked ones asked after each."""
+
+    canvas: np.ndarray
+    truth: np.ndarray
+    rest: np.ndarray
+    position: np.ndarray
+    pair: np.ndarray | None = None  # leader and runner-up of each, [asked, 2]
+    key: tuple = ()
 
 
 def _logits(model, canvas, slot, position):
@@ -161,22 +132,74 @@ def _logits(model, canvas, slot, position):
     return logits
 
 
-def _rows(batch, held, truth, step, flip, pair, margin, odds) -> pd.DataFrame:
-    """One row per commit; thresholds passed in the same step share one."""
-    out = []
-    for h, (b, i) in enumerate(held):
-        for t in range(step.shape[1]):
-            if step[h, t] < 0:
-                break  # a higher threshold is not reached either
-            if t and step[h, t] == step[h, t - 1]:
-                out[-1]["last"] = t
-                continue
-            out.append({
-                "document": b, "position": i - batch[b].start, "first": t, "last": t, "step": step[h, t],
-                "reveals": batch[b].reveals, "leader": pair[h, t, 0], "runner": pair[h, t, 1], "truth": truth[h],
-                "margin": margin[h, t], "end": odds[h, t], "flip": flip[h, t],
-            })  # fmt: skip
-    frame = pd.DataFrame(out, columns=[*INTEGERS, "margin", "end"])
+def revealing(model, rows: Sequence[Asked]) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """After each number of reveals on canvases of one width: that number, which of all asked positions stand on a
+    canvas that is not done, and their log-odds. A canvas that is done is asked no more."""
+    canvas, truth = (
+        torch.tensor(np.stack(x), device=model.device) for x in zip(*((r[0], r[1]) for r in rows), strict=True)
+    )
+    order = torch.nn.utils.rnn.pad_sequence([torch.tensor(r.rest) for r in rows], True).to(model.device)
+    counts = torch.tensor([len(r.rest) for r in rows], device=model.device)
+    slot = torch.tensor(np.repeat(np.arange(len(rows)), [len(r.position) for r in rows]), device=model.device)
+    position = torch.tensor(np.concatenate([r.position for r in rows]), device=model.device)
+    for m in range(int(counts.max()) + 1):
+        live = counts >= m
+        at = live[slot].nonzero()[:, 0]
+        yield m, at, _logits(model, canvas[live], (live.cumsum(0) - 1)[slot[at]], position[at])
+        if len(more := (counts > m).nonzero()[:, 0]):
+            canvas[more, order[more, m]] = truth[more, order[more, m]]
+
+
+def _masked(model, text: Text) -> np.ndarray:
+    return np.where(np.arange(len(text.canvas)) >= text.start, model.mask_id, text.canvas)
+
+
+# --- single positions ---------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def follow(model, batch: Sequence[Text], thresholds: Sequence[float] = THRESHOLDS) -> pd.DataFrame:
+    """Reveal a batch of texts on canvases of one width; one row per document, held position and commit.
+
+    Columns: document (index in the batch), position (in the response), first and last (the thresholds, by index, at
+    which this commit happens: the ratio may pass several in one step), step (reveals before the commit), reveals (in
+    all), leader, runner, truth (token ids), margin (ln r at the commit), end (log-odds of the runner-up against the
+    leader after the last reveal), flip (the first number of reveals at which these reach 0; -1 if never).
+    """
+    if any(len(text.canvas) != len(batch[0].canvas) for text in batch):
+        raise UserError("texts of one batch need canvases of one width; group them by width")
+    parts = [(np.array(t.canvas), t.order[: t.reveals], t.order[t.reveals :]) for t in batch]
+    rows = [Asked(_masked(model, t), *part) for t, part in zip(batch, parts, strict=True)]
+    bars = torch.tensor(thresholds, dtype=torch.float64, device=model.device).log()
+    shape = (sum(len(row.position) for row in rows), len(bars))
+    step, flip = torch.full((2, *shape), -1, device=model.device)
+    pair = torch.zeros((*shape, 2), dtype=torch.long, device=model.device)
+    margin, odds = torch.full((2, *shape), math.nan, dtype=torch.float64, device=model.device)
+    for m, at, logits in revealing(model, rows):
+        top = logits.topk(2)
+        gap = (top.values[:, 0] - top.values[:, 1])[:, None]
+        fresh = (step[at] < 0) & (gap >= bars)
+        step[at] = torch.where(fresh, m, step[at])
+        pair[at] = torch.where(fresh[..., None], top.indices[:, None], pair[at])
+        margin[at] = torch.where(fresh, gap, margin[at])
+        now = logits.gather(1, pair[at, :, 1]) - logits.gather(1, pair[at, :, 0])
+        odds[at] = torch.where(step[at] >= 0, now, math.nan)
+        flip[at] = torch.where((flip[at] < 0) & (odds[at] >= 0), m, flip[at])  # ties count
+    return _rows(batch, rows, *(x.cpu().numpy() for x in (step, flip, pair, margin, odds)))
+
+
+def _rows(batch, rows, step, flip, pair, margin, odds) -> pd.DataFrame:
+    """One row per commit; thresholds passed in the same step share one, and none is reached above one that is not."""
+    h, t = np.nonzero((step >= 0) & (np.diff(step, axis=1, prepend=-1) != 0))
+    last = np.where(np.append(h[1:] == h[:-1], False), np.append(t[1:], 0), (step >= 0).sum(1)[h]) - 1
+    b = np.repeat(np.arange(len(rows)), [len(row.position) for row in rows])[h]
+    i = np.concatenate([row.position for row in rows])[h]
+    frame = pd.DataFrame({
+        "document": b, "position": i - np.array([text.start for text in batch])[b], "first": t, "last": last,
+        "step": step[h, t], "reveals": np.array([text.reveals for text in batch])[b], "flip": flip[h, t],
+        "leader": pair[h, t, 0], "runner": pair[h, t, 1], "truth": np.stack([row.truth for row in rows])[b, i],
+        "margin": margin[h, t], "end": odds[h, t],
+    })  # fmt: skip
     return frame.astype(INTEGERS | {"margin": "float32", "end": "float32"})
 
 
@@ -196,18 +219,16 @@ class Exits(NamedTuple):
     margin: np.ndarray
 
 
+@torch.inference_mode()
 def walk(model, batch: Sequence[Text], tau: float) -> list[Exits]:
     """The exit sets of texts on canvases of one width, each in a context of true text."""
-    import torch
-
     truth, found, step = np.array([text.canvas for text in batch]), [], 0
-    hidden = np.arange(truth.shape[1]) >= np.array([[text.start] for text in batch])
+    hidden = np.array([_masked(model, text) for text in batch]) == model.mask_id
     while (live := np.flatnonzero(hidden.any(1))).size:
         canvas = np.where(hidden, model.mask_id, truth)[live]
         slot, position = np.nonzero(hidden[live])
-        with torch.inference_mode():
-            asked = (torch.tensor(x, device=model.device) for x in (canvas, slot, position))
-            values, indices = (x.cpu().numpy() for x in _logits(model, *asked).topk(2))
+        asked = (torch.tensor(x, device=model.device) for x in (canvas, slot, position))
+        values, indices = (x.cpu().numpy() for x in _logits(model, *asked).topk(2))
         margin = values[:, 0] - values[:, 1]
         for k, b in enumerate(live):
             at = (slot == k) & (margin >= math.log(tau))
@@ -222,42 +243,15 @@ def walk(model, batch: Sequence[Text], tau: float) -> list[Exits]:
     return found
 
 
-class Asked(NamedTuple):
-    """A canvas, the positions revealed on it one by one, and the masked ones asked after each with their pairs."""
-
-    key: tuple
-    canvas: np.ndarray
-    truth: np.ndarray
-    rest: np.ndarray
-    ask: np.ndarray  # [asked, 3]: position, leader, runner
-
-
+@torch.inference_mode()
 def first_flips(model, rows: Sequence[Asked]) -> list[np.ndarray]:
-    """Number of reveals at which each asked runner-up first draws level with its leader; -1 if it never does.
-
-    Rows have one width, and those with most reveals come first.
-    """
-    import torch
-
-    def tensor(x):
-        return torch.tensor(x, device=model.device)
-
-    canvas, truth = tensor(np.stack([r.canvas for r in rows])), tensor(np.stack([r.truth for r in rows]))
-    order = torch.nn.utils.rnn.pad_sequence([torch.tensor(r.rest) for r in rows], True).to(model.device)
-    counts, sizes = np.array([len(r.rest) for r in rows]), np.array([len(r.ask) for r in rows])
-    slot = tensor(np.repeat(np.arange(len(rows)), sizes))
-    position, leader, runner = tensor(np.concatenate([r.ask for r in rows])).T
-    flip = torch.full_like(slot, -1)
-    with torch.inference_mode():
-        for m in range(counts[0] + 1):
-            live, more = int((counts >= m).sum()), int((counts > m).sum())
-            n = sizes[:live].sum()
-            logits = _logits(model, canvas[:live], slot[:n], position[:n])
-            level = (logits.gather(1, runner[:n, None]) >= logits.gather(1, leader[:n, None]))[:, 0]
-            flip[:n] = torch.where((flip[:n] < 0) & level, m, flip[:n])
-            now = order[:more, m : m + 1]
-            canvas[:more].scatter_(1, now, truth[:more].gather(1, now))
-    return np.split(flip.cpu().numpy(), sizes.cumsum()[:-1])
+    """Number of reveals at which each asked runner-up first draws level with its leader; -1 if it never does."""
+    pair = torch.tensor(np.concatenate([row.pair for row in rows]), device=model.device)
+    flip = torch.full_like(pair[:, 0], -1)
+    for m, at, logits in revealing(model, rows):
+        leader, runner = logits.gather(1, pair[at]).T
+        flip[at] = torch.where((flip[at] < 0) & (runner >= leader), m, flip[at])
+    return np.split(flip.cpu().numpy(), np.cumsum([len(row.position) for row in rows])[:-1])
 
 
 def _continuations(model, text: Text, exits: Exits) -> Iterator[Asked]:
@@ -265,17 +259,21 @@ def _continuations(model, text: Text, exits: Exits) -> Iterator[Asked]:
     truth, at = np.array(text.canvas), exits.position
     wrong = exits.leader != truth[at]
     followed = np.flatnonzero(exits.leader != model.eos_id)
-    ask = np.stack([at, exits.leader, exits.runner], 1)
-    key = (exits.document, exits.step)
+    pair = np.stack([exits.leader, exits.runner], 1)
+
+    def asked(canvas: np.ndarray, name: str, which: np.ndarray) -> Asked:
+        key = (exits.document, exits.step, name, which)
+        return Asked(canvas, truth, exits.rest, at[which], pair[which], key)
+
     if followed.size:
-        yield Asked((*key, "masked", followed), exits.canvas, truth, exits.rest, ask[followed])
+        yield asked(exits.canvas, "masked", followed)
     for j in followed:
         others = np.arange(len(at)) != j
         for name, tokens in (("true", truth[at]), ("written", exits.leader)):
             if others.any() and (name == "true" or wrong[others].any()):
                 canvas = exits.canvas.copy()
                 canvas[at[others]] = tokens[others]
-                yield Asked((*key, name, np.array([j])), canvas, truth, exits.rest, ask[[j]])
+                yield asked(canvas, name, np.array([j]))
 
 
 def together(model, found: Sequence[Text], tau: float, size: int = BATCH["cpu"]) -> tuple[pd.DataFrame, dict]:
@@ -286,7 +284,7 @@ def together(model, found: Sequence[Text], tau: float, size: int = BATCH["cpu"])
     token), margin (ln r at the commit), and for each of ``CONTINUATIONS`` the reveals before the first flip, or -1.
     """
     sets = []
-    for pick in batches(range(len(found)), lambda i: len(found[i].canvas), lambda i: found[i].reveals, size):
+    for pick in picks(found, size):
         sets += [e._replace(document=pick[e.document]) for e in walk(model, [found[i] for i in pick], tau)]
     flips: dict[tuple, dict] = {}
     asked = [row for e in sets for row in _continuations(model, found[e.document], e)]
@@ -321,8 +319,7 @@ def measure(model, task: str, documents: int | None = None, seed: int = 0) -> tu
     """``follow`` over the first documents of a task, and what was measured (counts, weights, seconds)."""
     found, meta = _begin(model, task, documents, seed)
     begun, parts = time.perf_counter(), []
-    size = BATCH.get(model.device.type, 16)
-    for pick in batches(range(len(found)), lambda i: len(found[i].canvas), lambda i: found[i].reveals, size):
+    for pick in picks(found, BATCH.get(model.device.type, 16)):
         frame = follow(model, [found[i] for i in pick])
         parts.append(frame.assign(document=np.array(pick)[frame["document"]].astype("uint16")))
     frame = pd.concat(parts).sort_values(["document", "position", "first"], ignore_index=True)
@@ -330,22 +327,18 @@ def measure(model, task: str, documents: int | None = None, seed: int = 0) -> tu
     return frame, meta | {"seconds": round(time.perf_counter() - begun, 1)}
 
 
-def measure_sets(
-    model, task: str, documents: int | None = None, seed: int = 0, taus: Sequence[float] | None = None
-) -> tuple[pd.DataFrame, dict]:
+def measure_sets(model, task: str, documents: int | None = None, seed: int = 0) -> tuple[pd.DataFrame, dict]:
     """``together`` at each threshold over the first documents of a task, and what was measured."""
     found, meta = _begin(model, task, documents, seed)
-    begun, taus = time.perf_counter(), taus or SETS[task]
-    done = [together(model, found, tau, BATCH.get(model.device.type, 16)) for tau in taus]
+    begun = time.perf_counter()
+    done = [together(model, found, tau, BATCH.get(model.device.type, 16)) for tau in SETS[task]]
     frame = pd.concat([part.assign(tau=i) for i, (part, _) in enumerate(done)], ignore_index=True)
     frame = frame.astype(SET_INTEGERS | {"margin": "float32"})[[*SET_INTEGERS, "margin"]]
-    meta |= {"thresholds": list(taus), "counts": [counts for _, counts in done]}
+    meta |= {"thresholds": list(SETS[task]), "counts": [counts for _, counts in done]}
     return frame, meta | {"seconds": round(time.perf_counter() - begun, 1)}
 
 
 def _begin(model, task: str, documents: int | None, seed: int) -> tuple[list[Text], dict]:
-    import torch
-
     if model.dtype == torch.float32:
         torch.backends.cuda.matmul.allow_tf32 = False
     found, misfits = texts(model, task, documents, seed)
@@ -360,9 +353,6 @@ def _begin(model, task: str, documents: int | None, seed: int) -> tuple[list[Tex
 
 def write(measured: Measured, folder: str | Path, name: str) -> Path:
     """All parts in one Parquet file, what was measured in its metadata."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     whole = pd.concat([frame.assign(part=np.uint8(i)) for i, (frame, _) in enumerate(measured)], ignore_index=True)
@@ -385,9 +375,6 @@ def read(
     Raises:
         UserError: the file is not readable.
     """
-    import pyarrow as pa
-    from pyarrow import parquet
-
     path = Path(folder) / name
     if not path.is_file():
         return []

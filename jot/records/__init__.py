@@ -2,10 +2,9 @@
 
 from jot.records.cells import Cell, Recorded, natural, on, plain, take
 from jot.records.lines import EXTRA, FIELDS, TRACE
-from jot.records.live import Rows, read_cell, read_meta, to_frame, totals
-from jot.records.load import load_store, metas, pair
+from jot.records.load import Rows, load_store, metas, read_meta, to_frame, totals
 
 __all__ = [
-    "Cell", "EXTRA", "FIELDS", "Recorded", "Rows", "TRACE", "load_store", "metas", "natural", "on", "pair", "plain",
-    "read_cell", "read_meta", "take", "to_frame", "totals",
+    "Cell", "EXTRA", "FIELDS", "Recorded", "Rows", "TRACE", "load_store", "metas", "natural", "on", "plain",
+    "read_meta", "take", "to_frame", "totals",
 ]  # fmt: skip

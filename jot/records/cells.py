@@ -7,8 +7,8 @@ hardware and totals; each process that decodes appends to a part of its own,
 `STORE/<cell>.lock`; locks end with the process, so a killed run leaves nothing behind but finished lines and
 at most one torn tail, which is cut off and decoded again. Each line ends with a checksum of itself.
 
-This module names cells; `lines.py` is the form of a record, `live.py` and `load.py` read, `store.py` writes, `pack.py`
-packs a store to Parquet.
+This module names cells; `lines.py` is the form of a record, `load.py` reads, `store.py` writes, `pack.py` packs a store
+to Parquet.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,9 +27,6 @@ import pandas as pd
 from jot.errors import UserError
 
 ORDER_SEED = 20260101  # of the one permutation that every `limit` takes its first n from
-
-
-# ---------------------------------------------------------------- cells
 
 
 def plain(value):
@@ -57,22 +55,13 @@ class Cell:
 
     config: Mapping
 
-    @property
-    def _hashed(self) -> dict:
-        # A parameter that is off leaves no trace in the id, so one added later does not orphan older records.
-        off = {key: on(self.config[key]) for key in ("method", "decode") if key in self.config}
-        return {**self.config, **off}
-
-    @cached_property
-    def canonical(self) -> str:
-        return json.dumps(
-            plain(self._hashed), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
-
     @cached_property
     def key(self) -> str:
         """10 hex digits of the hash; each record carries them."""
-        return hashlib.sha256(self.canonical.encode()).hexdigest()[:10]
+        # A parameter that is off leaves no trace in the id, so one added later does not orphan older records.
+        off = {key: on(self.config[key]) for key in ("method", "decode") if key in self.config}
+        how = {"sort_keys": True, "separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
+        return hashlib.sha256(json.dumps(plain({**self.config, **off}), **how).encode()).hexdigest()[:10]
 
     @cached_property
     def id(self) -> str:
@@ -102,19 +91,16 @@ def take(ids: Sequence[str], limit: int | None = None, subjects: Sequence[str] |
     def draw(text: str) -> float:
         return int.from_bytes(hashlib.sha256(f"{ORDER_SEED}/{text}".encode()).digest()[:7], "big") / 2**56
 
-    order = sorted(zip(ids, subjects or [""] * len(ids), strict=True), key=lambda pair: (draw(pair[0]), pair[0]))
-    if subjects is not None:
-        size: dict[str, int] = {}
-        for _, subject in order:
-            size[subject] = size.get(subject, 0) + 1
-        seen: dict[str, int] = {}
-        ranked = []
-        for position, (doc_id, subject) in enumerate(order):
-            # Each subject spreads its documents evenly over the order, from an offset of its own.
-            ranked.append(((seen.get(subject, 0) + draw("subject/" + subject)) / size[subject], position, doc_id))
-            seen[subject] = seen.get(subject, 0) + 1
-        return [doc_id for *_, doc_id in sorted(ranked)][:limit]
-    return [doc_id for doc_id, _ in order][:limit]
+    subjects = [""] * len(ids) if subjects is None else subjects
+    order = sorted(zip(ids, subjects, strict=True), key=lambda pair: (draw(pair[0]), pair[0]))
+    # Each subject spreads its documents evenly over the order, from an offset of its own.
+    size, seen = Counter(subjects), Counter()
+    offsets = {subject: draw("subject/" + subject) for subject in size}
+    ranked = []
+    for position, (doc_id, subject) in enumerate(order):
+        ranked.append(((seen[subject] + offsets[subject]) / size[subject], position, doc_id))
+        seen[subject] += 1
+    return [doc_id for *_, doc_id in sorted(ranked)][:limit]
 
 
 def natural(doc_id: str) -> tuple:

@@ -22,8 +22,8 @@ TRACE = ("step", "rule", "margin", "threshold", "mean_margin", "masked")  # opti
 SUMS = ("configured_steps", "steps", "forwards_full", "forwards_suffix", "forwards_block", "tokens_non_eos", "seconds")
 
 _TEXT = ("cell", "doc_id", "prompt_hash", "text")
-_WHOLE = {"prompt_tokens": 0, "configured_steps": 1, "steps": 1, "forwards_full": 0, "forwards_suffix": 0,
-          "forwards_block": 0, "slots": 1, "tokens_non_eos": 0}  # and the least that each can be  # fmt: skip
+WHOLE = {"prompt_tokens": 0, "configured_steps": 1, "steps": 1, "forwards_full": 0, "forwards_suffix": 0,
+         "forwards_block": 0, "slots": 1, "tokens_non_eos": 0}  # and the least that each can be  # fmt: skip
 _TRACE_WHOLE = {"step": (-1, 2**15), "rule": (0, 2**8), "masked": (0, 2**15)}  # least, and what they stay below
 _MOST = 2**31  # every number of a record stays below it
 _TOKENS = 2**32  # every token's id stays below it
@@ -67,7 +67,7 @@ def _check(record: Mapping) -> None:
             raise ValueError(f"{name} is not a string")
     if record["answer"] is not None and not is_text(record["answer"]):
         raise ValueError("answer is not null or a string")
-    for name, least in _WHOLE.items():
+    for name, least in WHOLE.items():
         if type(record[name]) is not int or record[name] < least:
             raise ValueError(f"{name} is not a whole number, at least {least}")
         if record[name] >= _MOST:

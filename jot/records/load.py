@@ -1,25 +1,27 @@
-"""Reading records, live or packed, by one pair of functions; and two cells side by side."""
+"""Reading records, live or packed, by one pair of functions."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
 import pandas as pd
 
 from jot.errors import UserError
-from jot.records.cells import Cell, Recorded
-from jot.records.lines import are_totals, check_meta, parse
-from jot.records.live import read_meta, recorded_live
+from jot.records.cells import Cell, Recorded, natural
+from jot.records.lines import EXTRA, FIELDS, SUMS, TRACE, are_totals, check_meta, from_line, parse
 
 CELL_FILE = re.compile(r"-[0-9a-f]{10}\.json$")
 SAME = "\0"  # stands in a file for an answer that is the whole text
 _SHA256 = re.compile("[0-9a-f]{64}")
 _FILE = re.compile(r"[\w.-]{1,240}\.parquet")
+
+
+# ---------------------------------------------------------------- a store, live or packed
 
 
 def metas(folder: str | os.PathLike) -> dict[str, dict]:
@@ -29,7 +31,7 @@ def metas(folder: str | os.PathLike) -> dict[str, dict]:
         UserError: nothing there, or an edited configuration.
     """
     found = _metas(folder := Path(folder))
-    return {k: meta if "totals" in meta else recorded_live(folder, k, meta).meta for k, meta in found.items()}
+    return {k: meta if "totals" in meta else _live(folder, k, meta).meta for k, meta in found.items()}
 
 
 def _metas(folder: Path) -> dict[str, dict]:
@@ -52,15 +54,22 @@ def _metas(folder: Path) -> dict[str, dict]:
 def load_store(folder: str | os.PathLike, only: Iterable[str] | None = None) -> dict[str, Recorded]:
     """Every cell of a live store, or of a folder of packed records, by cell id; or of those in ``only``.
 
+    A packed cell's samples are read when they are first looked at; ``generated`` and traces are numpy arrays.
+
     Raises:
         UserError: nothing there, an edited configuration, a corrupt line.
     """
     folder = Path(folder)
     known = _metas(folder)
     wanted = known if only is None else {cell_id: known[cell_id] for cell_id in only if cell_id in known}
-    if (folder / "manifest.json").is_file():
-        return load_packed(folder, wanted)
-    return {cell_id: recorded_live(folder, cell_id, meta) for cell_id, meta in wanted.items()}
+    if not (folder / "manifest.json").is_file():
+        return {cell_id: _live(folder, cell_id, meta) for cell_id, meta in wanted.items()}
+    if missing := sorted({meta["file"] for meta in wanted.values() if not (folder / meta["file"]).is_file()}):
+        raise UserError(f"{folder / missing[0]} is not there, though the manifest names it; restore it")
+    return {
+        cell_id: Recorded({k: v for k, v in meta.items() if k not in ("file", "sha256")}, partial(_cell, folder, meta))
+        for cell_id, meta in wanted.items()
+    }
 
 
 # One chip with two kinds of memory: in float32 recorded runs came out token by token alike (notebooks/ANALYSIS.md).
@@ -73,33 +82,108 @@ def machine(meta: Mapping) -> str | None:
     return ALIKE.get(kind, kind)
 
 
-def pair(left: Recorded, right: Recorded) -> pd.DataFrame:
-    """Two cells side by side, one row a document, columns with the suffixes `_a` and `_b`.
+# ---------------------------------------------------------------- a live store
 
-    Raises:
-        UserError: the cells differ in task, split, weights, dtype, kind of hardware, documents or prompts, so that a
-            paired comparison of them would not be one.
+
+class Rows:
+    """All records of one cell in a store, by document; can be refreshed while other processes append."""
+
+    def __init__(self, folder: Path, cell_id: str) -> None:
+        self.folder, self.cell_id = folder, cell_id
+        self.ends: dict[Path, tuple[int, int]] = {}  # how far each part was read: bytes, lines
+        self.rows: dict[str, dict] = {}
+
+    def refresh(self, skip: Path | None = None) -> None:
+        for path in sorted(self.folder.glob(f"{self.cell_id}*.jsonl")):
+            if path != skip:
+                self.read(path)
+
+    def read(self, path: Path) -> None:
+        """Takes in the lines completed since the last call; one without its line feed is being written, or torn."""
+        end, number = self.ends.setdefault(path, (0, 0))
+        try:
+            with open(path, "rb") as file:
+                file.seek(end)
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UserError(f"cannot read {path} ({error.strerror}); check its permissions") from error
+        for line in lines[:-1]:
+            end, number = end + len(line) + 1, number + 1
+            try:
+                record = from_line(line)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise UserError(
+                    f"line {number} of {path} is no record ({str(error)[:80]}); "
+                    "delete that line to decode its sample again"
+                ) from error
+            if record["cell"] != self.cell_id[-10:]:
+                raise UserError(
+                    f"{path} holds records of another configuration ({record['cell']}, not "
+                    f"{self.cell_id[-10:]}); move it to the store it came from"
+                )
+            old = self.rows.setdefault(record["doc_id"], record)
+            if any(old[name] != record[name] for name in ("generated", "score")):
+                raise UserError(f"{path} repeats {record['doc_id']!r} with another result; remove one of the two files")
+            self.ends[path] = end, number
+
+    def frame(self) -> pd.DataFrame:
+        return to_frame(self.rows.values())
+
+
+def to_frame(rows: Iterable[Mapping]) -> pd.DataFrame:
+    """Records as a table, one row a sample ordered by document; `score` is NaN where a task has none."""
+    rows = sorted(rows, key=lambda row: natural(row["doc_id"]))
+    frame = pd.DataFrame({name: [row[name] for row in rows] for name in FIELDS})
+    frame["score"] = frame["score"].astype("float64")
+    for name in EXTRA:
+        if any(name in row for row in rows):
+            frame[name] = [row.get(name, "plain") for row in rows]
+    for name in TRACE:
+        if any(row.get("trace") for row in rows):
+            frame[f"trace_{name}"] = [(row.get("trace") or {}).get(name) for row in rows]
+    return frame
+
+
+def read_meta(path: Path) -> dict:
+    """`<cell>.json`, checked against its own name: an edited configuration is refused, totals that cannot be are left
+    out.
     """
-    for name in ("task", "split", "fingerprint", "dtype"):
-        one, two = left.meta["config"].get(name), right.meta["config"].get(name)
-        if one != two:
-            raise UserError(f"these cells cannot be paired: {name} is {one!r} in one and {two!r} in the other")
-    one, two = machine(left.meta), machine(right.meta)
-    if one != two:
-        raise UserError(f"these cells cannot be paired: one was decoded on {one!r}, the other on {two!r}")
-    ids = [set(recorded.frame["doc_id"]) for recorded in (left, right)]
-    if ids[0] != ids[1]:
+    try:
+        meta = parse(path.read_text())
+        check_meta(meta)
+        key = Cell(meta["config"]).key
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror}); check the path and its permissions") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not a cell's configuration ({error}); restore it or use another store") from error
+    if key != path.stem[-10:] or meta.get("cell") != path.stem:
         raise UserError(
-            f"these cells cannot be paired: {len(ids[0] - ids[1])} documents are only in the first and "
-            f"{len(ids[1] - ids[0])} only in the second; run both with one --limit"
+            f"{path} was written by another configuration than its name says (or edited); "
+            "restore it or use another store"
         )
-    both = left.frame.merge(right.frame, on="doc_id", suffixes=("_a", "_b"), validate="one_to_one")
-    if (both["prompt_hash_a"] != both["prompt_hash_b"]).any():
-        raise UserError("these cells cannot be paired: the prompts of some documents differ")
-    return both
+    if not are_totals(meta.get("totals")):
+        meta.pop("totals", None)  # the samples tell them
+    return meta
 
 
-# ---------------------------------------------------------------- packed
+def totals(rows: Iterable[Mapping]) -> dict:
+    """Sums over samples, as kept in `<cell>.json`."""
+    rows = list(rows)
+    scores = [row["score"] for row in rows if row["score"] is not None and row["score"] == row["score"]]
+    sums = {name: sum(row[name] for row in rows) for name in SUMS}
+    return {"samples": len(rows), "score": sum(scores) if scores else None, **sums}
+
+
+def _live(folder: Path, cell_id: str, meta: dict) -> Recorded:
+    rows = Rows(folder, cell_id)
+    rows.refresh()
+    # The file's totals are those of the last run that ended in order.
+    return Recorded(meta | {"totals": totals(rows.rows.values())}, rows.frame())
+
+
+# ---------------------------------------------------------------- a packed folder
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
@@ -147,36 +231,34 @@ def _entry(cell_id: str, entry: object, places: list) -> dict:
     return meta
 
 
-def load_packed(folder: str | os.PathLike, wanted: Mapping[str, dict] | None = None) -> dict[str, Recorded]:
-    """The cells ``wanted`` (part of the manifest) of a packed folder, or all, by cell id.
-
-    A cell's samples are read when they are first looked at; ``generated`` and traces are numpy arrays.
-    """
-    folder = Path(folder)
-    manifest = read_manifest(folder) if wanted is None else wanted
-    if missing := sorted({meta["file"] for meta in manifest.values() if not (folder / meta["file"]).is_file()}):
-        raise UserError(f"{folder / missing[0]} is not there, though the manifest names it; restore it")
-    return {
-        cell_id: Recorded(
-            {k: v for k, v in meta.items() if k not in ("file", "sha256")}, partial(_read, folder, cell_id, meta)
-        )
-        for cell_id, meta in manifest.items()
-    }
+def _cell(folder: Path, meta: Mapping) -> pd.DataFrame:
+    """All columns of one packed cell, without the traces that it lacks."""
+    frame = _read(folder / meta["file"], [meta])
+    return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])
 
 
-def _read(folder: Path, cell_id: str, meta: Mapping) -> pd.DataFrame:
-    path = folder / meta["file"]
+def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = None) -> pd.DataFrame:
+    """Samples of those cells of one file, told by their entries in the manifest; as read_parquet takes ``columns``."""
+    import pyarrow.parquet as pq
+
+    keys = [meta["cell"][-10:] for meta in cells]
     try:
-        frame = pd.read_parquet(path, filters=[("cell", "=", cell_id[-10:])])
+        wanted = columns and {"cell", "text", *columns}
+        there = wanted and [column for column in pq.read_schema(path).names if column in wanted]
+        frame = pd.read_parquet(path, columns=there, filters=[("cell", "in", keys)])
     except Exception as error:  # pyarrow raises types of its own for a damaged file
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
-    if len(frame) != (count := meta["totals"]["samples"]):
-        raise UserError(f"{path} has {len(frame)} samples of {cell_id}, the manifest {count}; restore it")
-    if meta["sha256"] != digest(path, path.stat().st_mtime_ns):
-        raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
-    frame["score"] = frame["score"].astype("float64")
-    frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
-    return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])
+    counts = frame["cell"].value_counts()
+    for key, meta in zip(keys, cells, strict=True):
+        if (n := counts.get(key, 0)) != (count := meta["totals"]["samples"]):
+            raise UserError(f"{path} has {n} samples of {meta['cell']}, the manifest {count}; restore it")
+        if meta["sha256"] != digest(path, path.stat().st_mtime_ns):
+            raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
+    if "answer" in frame:
+        frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
+    if "score" in frame:
+        frame["score"] = frame["score"].astype("float64")  # float32 would print 31.45 as 31.5
+    return frame
 
 
 @lru_cache(maxsize=256)
@@ -195,35 +277,12 @@ def read_columns(folder: Path, cells: Iterable[str], columns: Iterable[str]) -> 
         UserError: a file that is missing, damaged, or not what the manifest says.
     """
     folder, cells, columns = Path(folder), list(cells), list(columns)
-    if not (folder / "manifest.json").is_file():
-        found = load_store(folder, cells)
-        return pd.concat([found[cell].frame.reindex(columns=columns).assign(cell=cell) for cell in cells])
-    manifest = read_manifest(folder)
-    files: dict[str, list[str]] = {}
-    for cell in cells:
-        files.setdefault(manifest[cell]["file"], []).append(cell)
-    parts = []
-    for name, members in files.items():
-        path, known = folder / name, {cell[-10:]: cell for cell in members}
-        try:
-            wanted = {"cell", "answer", "text"} | set(columns)
-            there = [column for column in pq_columns(path) if column in wanted]
-            frame = pd.read_parquet(path, columns=there, filters=[("cell", "in", list(known))])
-            intact = digest(path, path.stat().st_mtime_ns)
-        except Exception as error:  # pyarrow raises types of its own for a damaged file
-            raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
-        if any(manifest[cell]["sha256"] != intact for cell in members):
-            raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
-        if "answer" in columns:
-            frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
-        parts.append(frame.assign(cell=frame["cell"].map(known)).reindex(columns=["cell", *columns]))
-    rows = pd.concat(parts, ignore_index=True)
-    if "score" in columns:
-        rows["score"] = rows["score"].astype("float64")  # float32 would print 31.45 as 31.5
-    return rows
-
-
-def pq_columns(path: Path) -> list[str]:
-    import pyarrow.parquet as pq
-
-    return pq.read_schema(path).names
+    if (folder / "manifest.json").is_file():
+        manifest, files = read_manifest(folder), {}
+        for cell in cells:
+            files.setdefault(manifest[cell]["file"], []).append(manifest[cell])
+        parts = [_read(folder / name, members, columns) for name, members in files.items()]
+    else:
+        parts = [recorded.frame for recorded in load_store(folder, cells).values()]
+    rows = pd.concat([part.reindex(columns=["cell", *columns]) for part in parts], ignore_index=True)
+    return rows.assign(cell=rows["cell"].map({cell[-10:]: cell for cell in cells}))

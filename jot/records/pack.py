@@ -26,12 +26,10 @@ import pandas as pd
 
 from jot.errors import UserError
 from jot.records.cells import Recorded, natural, plain
-from jot.records.lines import EXTRA, FIELDS, TRACE
+from jot.records.lines import EXTRA, FIELDS, TRACE, WHOLE
 from jot.records.load import SAME, digest, load_store, metas
+from jot.records.store import sync
 
-_INTEGERS = ("prompt_tokens", "configured_steps", "steps", "forwards_full", "forwards_suffix",
-             "forwards_block",
-             "slots", "tokens_non_eos")  # fmt: skip
 PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
 TEMPORARY = ".tmp"
 _LIVE = re.compile(r"-[0-9a-f]{10}\.(.*\.)?jsonl?$")  # files of a live store
@@ -101,13 +99,12 @@ def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, tr
         else:
             with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
                 parts = list(pool.map(_pack, *zip(*jobs, strict=True)))
+        manifest = {cell_id: meta for part in parts for cell_id, meta in part.items()}
+        if not manifest:
+            raise UserError(f"{', '.join(map(str, stores))}: no finished sample to pack; decode something first")
     except BaseException:
         _remove(folder / name for name in final)
         raise
-    manifest = {cell_id: meta for part in parts for cell_id, meta in part.items()}
-    if not manifest:
-        _remove(folder / name for name in final)
-        raise UserError(f"{', '.join(map(str, stores))}: no finished sample to pack; decode something first")
     _publish(folder, manifest)  # from here on the new pack is read
     # No manifest names the final names now: they come to mean the new files too, then the manifest says so.
     for name in sorted({meta["file"] for meta in manifest.values()}):
@@ -135,10 +132,10 @@ def _publish(folder: Path, manifest: Mapping[str, Mapping]) -> Path:
     target = folder / "manifest.json"
     temporary = target.with_name(target.name + TEMPORARY)
     temporary.write_text(f'{{"places": {head},\n"cells": {{\n' + ",\n".join(lines) + "\n}}\n")
-    _sync(temporary)
-    _sync(folder)  # the names of the Parquet files, before the manifest's
+    sync(temporary)
+    sync(folder)  # the names of the Parquet files, before the manifest's
     os.replace(temporary, target)
-    _sync(folder)
+    sync(folder)
     return target
 
 
@@ -150,17 +147,8 @@ def _alias(staged: Path, path: Path) -> None:
         os.link(staged, temporary)
     except OSError:
         shutil.copy2(staged, temporary)
-        _sync(temporary)
+        sync(temporary)
     os.replace(temporary, path)
-
-
-def _sync(path: Path) -> None:
-    """Brings a file's content, or a folder's names, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -186,7 +174,7 @@ def _pack(stores: list[Path], members: list[str], path: Path, traces: bool) -> d
     if not cells:  # begun and not one sample finished
         return {}
     _write(path, [cell.frame for cell in cells.values()], traces)
-    _sync(path)
+    sync(path)
     sha256 = digest(path, path.stat().st_mtime_ns)
     return {cell_id: {**cell.meta, "file": path.name, "sha256": sha256} for cell_id, cell in cells.items()}
 
@@ -196,41 +184,24 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
     import pyarrow.parquet as pq
 
     table = pd.concat([frame.assign(_cell=i) for i, frame in enumerate(frames)], ignore_index=True)
-    order = sorted(range(len(table)), key=lambda i: (natural(table["doc_id"][i]), table["_cell"][i]))
-    table = table.iloc[order]
+    table = table.iloc[sorted(table.index, key=lambda i: (natural(table["doc_id"][i]), table["_cell"][i]))]
     largest = max((max(tokens) for tokens in table["generated"] if len(tokens)), default=0)
+    lists = {"generated": np.uint16 if largest < 1 << 16 else np.uint32}
+    lists |= {f"trace_{name}": kind for name, kind in _TRACE_TYPES.items()}
+    times = zip(table["seconds"], table["slots"], strict=True)
+    table = table.assign(
+        answer=table["answer"].mask(table["answer"] == table["text"], SAME),
+        seconds=[t if slots == 1 else float(f"{t:.1e}") for t, slots in times],  # all that a shared batch's clock knows
+        **{name: table[name].fillna("plain") for name in EXTRA if name in table},
+    )
+    kinds = dict.fromkeys(WHOLE, pa.int32()) | dict.fromkeys(("seconds", "score"), pa.float32())
     columns = {}
-    for name in FIELDS:
-        values = list(table[name])
-        if name == "generated":
-            kind = np.uint16 if largest < 1 << 16 else np.uint32
-            columns[name] = pa.array([np.asarray(v, kind) for v in values], pa.list_(pa.from_numpy_dtype(kind)))
-        elif name in _INTEGERS:
-            columns[name] = pa.array(values, pa.int32())
-        elif name == "seconds":  # two digits say all that a shared batch's clock knows
-            alone = table["slots"].to_numpy() == 1
-            rounded = [float(v if one else f"{v:.1e}") for v, one in zip(values, alone, strict=True)]
-            columns[name] = pa.array(rounded, pa.float32())
-        elif name == "answer":
-            pairs = zip(values, table["text"], strict=True)
-            columns[name] = pa.array(
-                [SAME if answer is not None and answer == text else answer for answer, text in pairs]
-            )
-        elif name == "score":
-            columns[name] = pa.array([float(v) for v in values], pa.float32())
-        else:
-            columns[name] = pa.array(values)
-    for name in EXTRA:
-        if name in table:
-            columns[name] = pa.array(list(table[name].fillna("plain")))
-    for name in TRACE if traces else ():
-        if f"trace_{name}" in table:
-            kind = _TRACE_TYPES[name]
-            values = [
-                np.asarray([np.nan if x is None else x for x in v], kind) if isinstance(v, (list, np.ndarray)) else None
-                for v in table[f"trace_{name}"]
-            ]
-            columns[f"trace_{name}"] = pa.array(values, pa.list_(pa.from_numpy_dtype(kind)))
+    for name in (*FIELDS, *EXTRA, *(f"trace_{name}" for name in TRACE if traces)):
+        if name in lists and name in table:
+            values = [np.asarray(v, lists[name]) if isinstance(v, (list, np.ndarray)) else None for v in table[name]]
+            columns[name] = pa.array(values, pa.list_(pa.from_numpy_dtype(lists[name])))
+        elif name in table:
+            columns[name] = pa.array(list(table[name]), kinds.get(name))
     words = ["cell", "doc_id", "prompt_hash", *(n for n in EXTRA if n in columns)]
     pq.write_table(
         pa.table(columns), path, compression="brotli", compression_level=11, use_dictionary=words,

@@ -12,14 +12,15 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from jot.errors import UserError
 from jot.records.cells import Cell, plain
 from jot.records.lines import to_line
-from jot.records.live import Rows, read_meta, totals
+from jot.records.load import Rows, read_meta, totals
 from jot.records.locks import ByteLocks
 
 
@@ -45,6 +46,23 @@ def writable(folder: str | os.PathLike) -> Path:
     return folder
 
 
+def sync(path: Path) -> None:
+    """Brings a file's content, or a folder's names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace(path: Path, text: str) -> None:
+    """Writes a file into the place of an older one, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    sync(temporary)
+    os.replace(temporary, path)
+
+
 class Writer:
     """Claims and appends the samples of one cell; use as a context manager.
 
@@ -59,7 +77,7 @@ class Writer:
         self.folder, self.cell, self.environment = writable(folder), cell, environment
         self.index = {doc_id: i for i, doc_id in enumerate(prompts)}
         self.prompts = prompts
-        self.meta_path = self.folder / f"{cell.id}.json"
+        self.meta_path, self.lock_path = (self.folder / f"{cell.id}.{kind}" for kind in ("json", "lock"))
         self._rows = Rows(self.folder, cell.id)
         self._part: IO[bytes] | None = None
         self._locks: ByteLocks | None = None
@@ -107,90 +125,81 @@ class Writer:
         """Writes one finished sample to disk and gives up its claim."""
         record = {"cell": self.cell.key, **record}
         line = to_line(record)
-        if self._part is None:
-            self._part = self._new_part()
-        end = self._part.seek(0, os.SEEK_END)
-        try:
-            written = 0
-            while written < len(line):
-                written += os.write(self._part.fileno(), line[written:])
-            os.fsync(self._part.fileno())
-        except OSError as error:
+        with self._writing():
+            if self._part is None:
+                self._part = self._new_part()
+            end = self._part.seek(0, os.SEEK_END)
             try:
-                os.ftruncate(self._part.fileno(), end)
+                while line:
+                    line = line[os.write(self._part.fileno(), line) :]
+                os.fsync(self._part.fileno())
             except OSError:
-                pass  # then the torn line is cut off by the next run
-            raise self._refused(error) from error
+                with suppress(OSError):  # then the torn line is cut off by the next run
+                    os.ftruncate(self._part.fileno(), end)
+                raise
         self._rows.rows[record["doc_id"]] = record
         self._locks.unlock(self.index[record["doc_id"]])
 
     def close(self) -> None:
         """Gives up all claims and brings the totals in `<cell>.json` up to date."""
-        if self._locks is None:
-            if self.meta is None or self.meta.get("totals", {}).get("samples") == len(self.done):
-                return
-            self._locks = self._lock()  # whoever wrote the last sample was killed before it wrote the totals
-        try:
-            self._write_meta()
-        finally:
-            if self._part is not None:
-                self._part.close()
-            self._locks.close()
-            self._part = self._locks = None
+        with self._writing():
+            if self._locks is None:
+                if self.meta is None or self.meta.get("totals", {}).get("samples") == len(self.done):
+                    return
+                self._locks = ByteLocks(self.lock_path)  # who wrote the last sample was killed before the totals
+            try:
+                self._write_meta()
+            finally:
+                if self._part is not None:
+                    self._part.close()
+                self._locks.close()
+                self._part = self._locks = None
 
-    def _refused(self, error: OSError) -> UserError:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-        return UserError(
-            f"cannot write to the store {self.folder} ({reason}): the {len(self.done)} finished samples are "
-            "kept; make room or permit writing and run again"
-        )
-
-    def _lock(self) -> ByteLocks:
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the disk refuses is one sentence."""
         try:
-            return ByteLocks(self.folder / f"{self.cell.id}.lock")
+            yield
         except OSError as error:
-            raise self._refused(error) from error
+            reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
+            raise UserError(
+                f"cannot write to the store {self.folder} ({reason}): the {len(self.done)} finished samples are "
+                "kept; make room or permit writing and run again"
+            ) from error
 
     def _open(self) -> None:
-        try:
-            self._locks = self._lock()
+        with self._writing():
+            self._locks = ByteLocks(self.lock_path)
             with self._locks.exclusive():
                 self._cut_torn_tails()
             if self.meta is None:
                 self._write_meta()
-            begun, here = (meta["hardware"].get("kind") for meta in (self.meta, self.environment))
-            if begun != here:
-                raise UserError(
-                    f"the cell {self.cell.id} in {self.folder} was begun on {begun!r} and this is {here!r}; "
-                    "use another store, so that timings stay apart"
-                )
-        except OSError as error:
-            raise self._refused(error) from error
+        begun, here = (meta["hardware"].get("kind") for meta in (self.meta, self.environment))
+        if begun != here:
+            raise UserError(
+                f"the cell {self.cell.id} in {self.folder} was begun on {begun!r} and this is {here!r}; "
+                "use another store, so that timings stay apart"
+            )
 
     def _new_part(self) -> IO[bytes]:
         host = re.sub("[^A-Za-z0-9]+", "-", socket.gethostname())[:40]
         name = f"{self.cell.id}.{host}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
-        try:
-            part = open(self.folder / name, "xb", buffering=0)  # noqa: SIM115  closed by close()
-            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)  # says that its writer is alive
-            folder = os.open(self.folder, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
-        except OSError as error:
-            raise self._refused(error) from error
+        part = open(self.folder / name, "xb", buffering=0)  # noqa: SIM115  closed by close()
+        fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)  # says that its writer is alive
+        sync(self.folder)
         return part
 
     def _cut_torn_tails(self) -> None:
-        for part in list(self._rows.parts.values()):
-            with open(part.path, "r+b") as file:
-                if file.seek(0, os.SEEK_END) == part.offset:
+        for path in list(self._rows.ends):
+            with open(path, "r+b") as file:
+                if file.seek(0, os.SEEK_END) == self._rows.ends[path][0]:
                     continue
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
                     continue  # its writer is alive: the line is not torn but under way
-                self._rows.read(part.path)  # all that it finished before it ended
-                file.truncate(part.offset)
+                self._rows.read(path)  # all that it finished before it ended
+                file.truncate(self._rows.ends[path][0])
                 os.fsync(file.fileno())
 
     def _write_meta(self) -> None:
@@ -201,15 +210,6 @@ class Writer:
                 **{k: (self.meta or self.environment)[k] for k in ("versions", "hardware")},
                 "totals": totals(self.done.values()),
             }  # fmt: skip
-            if meta == self.meta:
-                return
-            temporary = self.folder / f".{self.cell.id}.{os.getpid()}.tmp"
-            try:
-                with open(temporary, "w") as file:
-                    json.dump(meta, file, indent=1)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, self.meta_path)
-            except OSError as error:
-                raise self._refused(error) from error
-            self.meta = meta
+            if meta != self.meta:
+                replace(self.meta_path, json.dumps(meta, indent=1))
+                self.meta = meta

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import operator
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from jot.errors import Parser, UserError
 from jot.models import home
 from jot.paper import criteria, show
 from jot.records import Recorded, load_store
-from jot.runs import live, notebooks
+from jot.runs import live, notebooks, settings
 from jot.runs.frames import folder as records_folder
 from jot.runs.frames import runs
 from jot.tasks import TASKS
@@ -44,6 +45,22 @@ class Agreement(NamedTuple):
     scores: int
     tokens: int
     margins: list[float]
+
+    @property
+    def close(self) -> int:
+        """How many parted at a margin under ``SMALL``."""
+        return sum(margin < SMALL for margin in self.margins)
+
+    def told(self, what: str = "tokens") -> str:
+        return f"{self.scores}/{self.n} scores equal, {self.tokens}/{self.n} {what} equal"
+
+    def parted(self) -> str:
+        return f"; {self.close} of {len(self.margins)} differences began at a margin under {SMALL:g}"
+
+
+def total(parts: Iterable[Agreement]) -> Agreement:
+    """The agreement of several cells together."""
+    return Agreement(*map(partial(reduce, operator.add), zip(Agreement(0, 0, 0, []), *parts, strict=True)))
 
 
 # --- decoding again -----------------------------------------------------------------------------------------
@@ -73,32 +90,25 @@ def _time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def replay(config: Mapping, model, limit: int, store: Path, progress: bool = False):
+def replay(cell: str, config: Mapping, model, limit: int, store: Path, progress: bool = False):
     """Decode the first ``limit`` documents of a recorded configuration into ``store``, with traces.
 
     Raises:
         UserError: the weights, prompts or code at hand make another cell of the same parameters.
     """
     from jot.runs.harness import evaluate
-    from jot.sampler.exits import METHODS
 
-    rule = METHODS[config["method"]["name"]]
-    # JSON has no infinity: it is text there.
-    kinds = {field.name: str(field.type) for field in dataclasses.fields(rule)}
-    params = {k: float(v) if v in ("inf", "-inf") and "float" in kinds[k] else v
-              for k, v in config["method"].items() if k != "name"}  # fmt: skip
-    return evaluate(
-        model,
-        config["task"],
-        rule(**params),
-        split=config["split"],
-        limit=limit,
-        store=store,
-        seed=config["seed"],
-        trace=True,
-        progress=progress,
-        **config["decode"],
-    )
+    name = config["method"]["name"]
+    params = settings.parse(name, {key: value for key, value in config["method"].items() if key != "name"})
+    rule = settings.method_class(name)(**params)
+    how = {"split": config["split"], "limit": limit, "store": store, "seed": config["seed"], "trace": True}
+    summary = evaluate(model, config["task"], rule, **how, progress=progress, **config["decode"])
+    if summary.cell != cell:
+        raise UserError(
+            f"the weights or prompts of {config['model']} / {config['task']} are not those of the records "
+            f"({summary.cell} instead of {cell}); check out data/ anew"
+        )
+    return summary
 
 
 def chosen() -> pd.DataFrame:
@@ -134,12 +144,7 @@ def redecode(found: pd.DataFrame, store: Path, seconds: float, say=print) -> Non
             if left() <= 0:
                 return
             most = min(limit, known[cell].n)
-            summary = replay(known[cell].meta["config"], loaded[group[0]], most, store, sys.stderr.isatty())
-            if summary.cell != cell:
-                raise UserError(
-                    f"the weights or prompts of {group[0]} / {group[1]} are not those of the records "
-                    f"({summary.cell} instead of {cell}); check out data/ anew"
-                )
+            summary = replay(cell, known[cell].meta["config"], loaded[group[0]], most, store, sys.stderr.isatty())
             cost[group] = cost.get(group, 0) + summary.seconds_per_sample
 
     with _time_limit(seconds):
@@ -164,40 +169,31 @@ def parting_margin(recorded: Mapping, live: Mapping) -> float:
     The decision is a top-2 choice or an exit test, so the margin is the smaller of the logit gap and its
     distance to the threshold, in whichever run committed the position first.
     """
-    runs = [r for r in (recorded, live) if r.get("trace_step") is not None]
-    if not runs:
-        return float("nan")
     tokens = [np.asarray(r["generated"]) for r in (recorded, live)]
+    traced = [r for r in (recorded, live) if r.get("trace_step") is not None]
+    steps, margins, thresholds = (
+        [np.asarray(r[f"trace_{name}"], dtype=float) for r in traced] for name in ("step", "margin", "threshold")
+    )
     differ = tokens[0] != tokens[1]
-    steps = [np.asarray(r["trace_step"], dtype=float) for r in runs]
-    if len(runs) == 2:
-        differ |= steps[0] != steps[1]
-    if not differ.any():
+    if len(traced) == 2:
+        differ = differ | (steps[0] != steps[1])
+    if not traced or not differ.any():
         return float("nan")
-    first = min(s[differ].min() for s in steps)
+    first = min(step[differ].min() for step in steps)
     found = []
-    for run, step in zip(runs, steps, strict=True):
+    for step, margin, threshold in zip(steps, margins, thresholds, strict=True):
         at = differ & (step == first)
-        margin = np.asarray(run["trace_margin"], dtype=float)[at]
-        threshold = np.asarray(run["trace_threshold"], dtype=float)[at]
-        found += [*np.abs(margin), *np.abs(margin - threshold)]
+        found += [*np.abs(margin[at]), *np.abs(margin[at] - threshold[at])]
     return float(np.nanmin(found))
 
 
 def agreement(recorded: pd.DataFrame, live: pd.DataFrame) -> Agreement:
     """Compare the documents decoded here with their records."""
-    before = recorded.set_index("doc_id")
-    scores = tokens = 0
-    margins = []
-    live = live[live["doc_id"].isin(before.index)]
-    for row in live.to_dict("records"):
-        then = before.loc[row["doc_id"]].to_dict()
-        scores += then["score"] == row["score"] or (then["score"] != then["score"] and row["score"] != row["score"])
-        if list(then["generated"]) == list(row["generated"]):
-            tokens += 1
-        else:
-            margins.append(parting_margin(then, row))
-    return Agreement(len(live), scores, tokens, margins)
+    before, after = (frame.set_index("doc_id").to_dict("index") for frame in (recorded, live))
+    pairs = [(before[doc_id], row) for doc_id, row in after.items() if doc_id in before]
+    scores = sum(one["score"] == two["score"] or pd.isna([one["score"], two["score"]]).all() for one, two in pairs)
+    apart = [pair for pair in pairs if list(pair[0]["generated"]) != list(pair[1]["generated"])]
+    return Agreement(len(pairs), scores, len(pairs) - len(apart), [parting_margin(*pair) for pair in apart])
 
 
 def measured(frame: pd.DataFrame) -> tuple[str, str]:
@@ -212,7 +208,7 @@ def measured(frame: pd.DataFrame) -> tuple[str, str]:
 
 def compared(found: pd.DataFrame, here: Mapping[str, Recorded]) -> tuple[list[str], pd.DataFrame]:
     """A line per recorded run: its numbers, and how the part decoded here agrees; and Table 1 as decoded here."""
-    lines, rows, total = [], [], Agreement(0, 0, 0, [])
+    lines, rows, every = [], [], []
     known = load_store(records_folder(), found.index)
     shared = {
         key: set.intersection(*(set(here[c].frame["doc_id"]) for c in group.index if c in here))
@@ -227,22 +223,16 @@ def compared(found: pd.DataFrame, here: Mapping[str, Recorded]) -> tuple[list[st
             continue
         frame = here[cell].frame
         seen = agreement(known[cell].frame, frame)
-        total = Agreement(*(a + b for a, b in zip(total, seen, strict=True)))
+        every.append(seen)
         parted = ", ".join(f"{m:.1e}" for m in seen.margins)
-        lines.append(
-            f"{label}{numbers}  | {seen.scores}/{seen.n} scores equal, {seen.tokens}/{seen.n} tokens equal"
-            + (f"; parted at margins {parted}" if parted else "")
-        )
+        lines.append(f"{label}{numbers}  | {seen.told()}" + (f"; parted at margins {parted}" if parted else ""))
         frame = frame[frame["doc_id"].isin(shared[run["model"], run["task"]])]
         if len(frame):
             names = ["Score, %", "Speedup, ×"]
             rows.append({"model": run["model"], "task": run["task"], "Method": show.LABELS[run["method"]],
                          "n": len(frame), **dict(zip(names, measured(frame), strict=True))})  # fmt: skip
-    near = sum(m < SMALL for m in total.margins)
-    lines.append(
-        f"In all: {total.scores}/{total.n} scores equal, {total.tokens}/{total.n} tokens equal"
-        + (f"; {near} of {len(total.margins)} differences began at a margin under {SMALL:g}" if total.margins else "")
-    )
+    whole = total(every)
+    lines.append(f"In all: {whole.told()}{whole.parted() if whole.margins else ''}")
     return lines, pd.DataFrame(rows)
 
 

@@ -6,6 +6,7 @@ Runs as `python jot/reproduce/doctor.py` too, where nothing is installed yet.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import importlib.metadata
 import os
@@ -107,17 +108,9 @@ def device() -> Iterator[Result]:
 
 
 def memory() -> Iterator[Result]:
-    free = None
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        free = int(lines["MemAvailable"].split()[0]) / 2**20
-    except (OSError, KeyError, ValueError):
-        try:
-            free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-        except (OSError, ValueError):
-            yield Result("memory", None, "this system does not tell how much is free")
-            return
+    import psutil
+
+    free = psutil.virtual_memory().available / 2**30
     advice = f"close other programs: the notebooks and an evaluation need about {MEMORY:g} GiB"
     yield Result("memory", free >= MEMORY, f"{free:.1f} GiB free", advice)
 
@@ -134,35 +127,25 @@ def disk() -> Iterator[Result]:
 
 
 def weights() -> Iterator[Result]:
+    from jot.errors import UserError
     from jot.models import _fingerprint
+    from jot.records import metas
 
-    recorded = _recorded_weights()
+    recorded = []
+    with contextlib.suppress(UserError):
+        recorded = [meta["config"] for meta in metas(root() / "data" / "records").values()]
     for name in MODELS:
         folder = root() / "data" / "models" / name
         advice = f"check out {folder.relative_to(root())} anew (git checkout -- data/models)"
         if not (folder / "model.safetensors").is_file():
             yield Result(name, False, "its weights are missing", f"{advice}, or set JOT_HOME to the checkout")
             continue
-        found = _fingerprint(folder)
-        if name not in recorded:
-            yield Result(name, None, f"{found[:12]}, no recorded run to compare with", "check out data/records")
+        found, known = _fingerprint(folder), {c["fingerprint"] for c in recorded if c["model"] == name}
+        if known:
+            what = "as recorded" if found in known else "not the weights that the records were made with"
+            yield Result(name, found in known, f"{found[:12]}, {what}", advice)
         else:
-            same = found in recorded[name]
-            what = "as recorded" if same else "not the weights that the records were made with"
-            yield Result(name, same, f"{found[:12]}, {what}", advice)
-
-
-def _recorded_weights() -> dict[str, set[str]]:
-    from jot.errors import UserError
-    from jot.records import metas
-
-    found: dict[str, set[str]] = {}
-    try:
-        for meta in metas(root() / "data" / "records").values():
-            found.setdefault(meta["config"]["model"], set()).add(meta["config"]["fingerprint"])
-    except UserError:
-        pass
-    return found
+            yield Result(name, None, f"{found[:12]}, no recorded run to compare with", "check out data/records")
 
 
 def hub(timeout: float = 3.0) -> Iterator[Result]:
@@ -198,9 +181,7 @@ def decoding(seconds: float = SECONDS, where: str | None = None) -> Iterator[Res
     from jot.tasks.text import encode, render
 
     task = TASKS["pocket_gsm8k"]
-    found = runs(dtype="float32", seed=0, split="test").query(
-        "task == @task.name and method == 'jot' and setting == ''"
-    )
+    found = runs(dtype="float32", seed=0, split="test", method="jot", setting="").query("task == @task.name")
     documents = {doc["id"]: doc for doc in read_jsonl(split_file(task, "test", None)[1])}
     for name in MODELS:
         cell = found[found["model"] == name]
@@ -210,27 +191,25 @@ def decoding(seconds: float = SECONDS, where: str | None = None) -> Iterator[Res
         model = load(name, device=where, dtype="float32")
         rule = settings.build_method("jot", model.family, {})
         config = settings.build_decode(model, {}, task, method="jot")
-        rows = {row["doc_id"]: row for row in samples(cell).to_dict("records")}
+        rows = samples(cell).set_index("doc_id")
         begun, n, equal = time.perf_counter(), 0, 0
-        for doc_id in take(list(rows)):
+        for doc_id in take(list(rows.index)):
             if n and time.perf_counter() - begun > seconds / len(MODELS):
                 break
             chat = [{"role": "user", "content": prompt_text(task.name, documents[doc_id])}]
             ids = encode(model, [render(model, chat)])[0]
-            if hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()[:16] != rows[doc_id]["prompt_hash"]:
+            if hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()[:16] != rows["prompt_hash"][doc_id]:
                 advice = "check out data/tasks and data/models anew, and " + SETUP
                 yield Result(name, False, f"the prompt of {doc_id} is not the recorded one", advice)
                 break
             out = decode(model, ids, rule, sample_id=doc_id, **vars(config))
-            n, equal = n + 1, equal + (out.generated == list(rows[doc_id]["generated"]))
-        else:
-            doc_id = ""
-        took = time.perf_counter() - begun
+            n, equal = n + 1, equal + (out.generated == list(rows["generated"][doc_id]))
         if n:
-            found_here = f"{equal} of {n} samples with the recorded tokens, {took / n:.2f} s each on {model.device}"
+            took = (time.perf_counter() - begun) / n
             # A decision at a near tie may fall the other way on another machine; more than a few is a fault.
             fine = True if equal == n else None if equal >= 0.75 * n else False
-            yield Result(name, fine, found_here, f"run make test for the cause; {SETUP}")
+            told = f"{equal} of {n} samples with the recorded tokens, {took:.2f} s each on {model.device}"
+            yield Result(name, fine, told, f"run make test for the cause; {SETUP}")
 
 
 CHECKS: tuple[tuple[str, Callable[..., Iterator[Result]]], ...] = (

@@ -24,50 +24,6 @@ from jot.errors import Parser, UserError
 from jot.models import home
 from jot.records import metas
 
-STYLE = """
-:root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --page: #fff; --shade: #f5f7f9; --link: #0b5cad;
-        --good: #0b6b4f; --bad: #a3291b; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e8ee; --soft: #9aa5b3; --line: #333c48; --page: #14181e; --shade: #1c222a; --link: #7db7f2;
-          --good: #5fc7a3; --bad: #f0907f; }
-  img { background: #fff; }
-}
-* { box-sizing: border-box; }
-body { margin: 0; font: 16px/1.55 system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; color: var(--ink);
-       background: var(--page); }
-nav { border-bottom: 1px solid var(--line); background: var(--shade); padding: .6rem 1.2rem; display: flex;
-      flex-wrap: wrap; gap: .2rem 1.1rem; font-size: .9rem; }
-main { max-width: 78rem; margin: 0 auto; padding: 1rem 1.2rem 4rem; }
-main > p, main > ul, main > ol, .text_cell_render > p, .text_cell_render > ul { max-width: 46rem; }
-a { color: var(--link); }
-h1 { font-size: 1.7rem; line-height: 1.25; margin: 1rem 0 .6rem; }
-h2 { font-size: 1.25rem; margin: 2rem 0 .5rem; }
-h3 { font-size: 1.05rem; margin: 1.4rem 0 .4rem; }
-.wide, .output_subarea { overflow-x: auto; max-width: 100%; }
-table { border-collapse: collapse; font-size: .86rem; margin: .5rem 0 1rem; }
-th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: left; vertical-align: top; }
-th { color: var(--soft); font-weight: 600; white-space: nowrap; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-code, pre { font: .85em/1.45 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
-pre { background: var(--shade); border: 1px solid var(--line); padding: .6rem .8rem; overflow-x: auto;
-      margin: .3rem 0; }
-td p, td ul { margin: .15rem 0; }
-td code { overflow-wrap: anywhere; }
-img { max-width: 100%; height: auto; }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(19rem, 1fr)); gap: 1rem; align-items: start; }
-.figures img { width: 100%; max-height: 17rem; object-fit: contain; object-position: left top; }
-figure { margin: 0; border: 1px solid var(--line); padding: .6rem; }
-figcaption { font-size: .85rem; color: var(--soft); }
-.soft { color: var(--soft); }
-.prompt { display: none; }
-.cell { margin: .4rem 0; }
-.input_area pre { font-size: .8rem; }
-.highlight .k, .highlight .kn, .highlight .kc, .highlight .ow, .highlight .nb { color: var(--link); }
-.highlight .s1, .highlight .s2, .highlight .sa, .highlight .si { color: var(--good); }
-.highlight .c1 { color: var(--soft); font-style: italic; }
-.output_stderr pre { border-color: var(--bad); }
-"""
-
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><link rel="icon" href="data:,"><link rel="stylesheet" href="{up}style.css"></head>
@@ -102,10 +58,9 @@ def recorded(places: Iterable[str | os.PathLike] | None) -> pd.DataFrame:
     for folder in map(Path, places) if places is not None else filter(Path.is_dir, default):
         for name, meta in metas(folder).items():
             config, totals, hardware = meta["config"], meta["totals"], meta["hardware"]
-            n, words = totals["samples"], [hardware["kind"], hardware.get("driver_version", "")]
-            words += [
-                f"{package} {meta.get('versions', {}).get(package, '?')}" for package in ("torch", "transformers")
-            ]
+            n, versions = totals["samples"], meta.get("versions", {})
+            words = [f"{package} {versions.get(package, '?')}" for package in ("torch", "transformers")]
+            words = [hardware["kind"], hardware.get("driver_version", ""), *words]
             rows.append({
                 "store": _shown(folder), "cell": name, "model": config["model"], "task": config["task"],
                 "split": config["split"], "dtype": config["dtype"], "n": n,
@@ -134,14 +89,11 @@ def provenance(cells: pd.DataFrame) -> pd.DataFrame:
     """Commit, lock and what the records were decoded on."""
     lock = home() / "requirements.lock"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else "absent"
-    rows = [
-        ("commit", commit()),
-        ("requirements.lock", f"sha256 {digest}"),
-        ("report", time.strftime("%Y-%m-%d %H:%M")),
-    ]
-    for kind, group in cells.groupby("decoded on") if len(cells) else ():
-        rows.append(("records", f"{len(group)} cells, {group['n'].sum():,} samples: {kind}"))
-    return pd.DataFrame(rows + [("records", "absent")] * (not len(cells)))
+    made = time.strftime("%Y-%m-%d %H:%M")
+    rows = [("commit", commit()), ("requirements.lock", f"sha256 {digest}"), ("report", made)]
+    groups = cells.groupby("decoded on")["n"].agg(["size", "sum"]).itertuples() if len(cells) else ()
+    told = [f"{group.size:,} cells, {group.sum:,} samples: {group.Index}" for group in groups] or ["absent"]
+    return pd.DataFrame(rows + [("records", text) for text in told])
 
 
 def _table(frame: pd.DataFrame, head: bool = True, escaped: bool = True) -> str:
@@ -235,13 +187,12 @@ def _gallery(pictures: Sequence[Path], out: Path) -> str:
     shown = []
     for path in pictures:
         files = [p for p in (path, path.with_suffix(".pdf")) if p.is_file()]
-        links = []
         for file in files:
             shutil.copyfile(file, out / "figures" / file.name)
-            links.append(f'<a href="figures/{escape(file.name)}">{file.suffix[1:].upper()}</a>')
+        links = ", ".join(f'<a href="figures/{escape(p.name)}">{p.suffix[1:].upper()}</a>' for p in files)
         name = escape(path.stem.replace("_", " "))
-        shown.append(f'<figure><img src="figures/{escape(path.name)}" alt="{name}" loading="lazy"><figcaption>{name} '
-                     f'({", ".join(links)})</figcaption></figure>')  # fmt: skip
+        image = f'<img src="figures/{escape(path.name)}" alt="{name}" loading="lazy">'
+        shown.append(f"<figure>{image}<figcaption>{name} ({links})</figcaption></figure>")
     return f'<div class="figures">{"".join(shown)}</div>'
 
 
@@ -265,8 +216,7 @@ def build(
     if out.exists() and not (out / "style.css").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} holds something else than a report; name another folder with --out")
     root = home()
-    files = executed(notebooks or [root / "notebooks"])
-    if notebooks and not files:
+    if not (files := executed(notebooks or [root / "notebooks"])) and notebooks:
         places = ", ".join(map(str, notebooks))
         raise UserError(f"there are no executed notebooks in {places}; name their folder with --notebooks")
     cells = recorded(records)
@@ -275,7 +225,7 @@ def build(
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".report-") as temporary:
         new = Path(temporary) / "report"
         new.mkdir()
-        (new / "style.css").write_text(STYLE, encoding="utf-8")
+        shutil.copyfile(Path(__file__).with_suffix(".css"), new / "style.css")
         known = {path.resolve(): f"notebooks/{path.stem}.html" for path in files}
         for path in files:  # links between notebooks name the committed ones
             known.setdefault((root / "notebooks" / f"{path.stem}.ipynb").resolve(), f"notebooks/{path.stem}.html")

@@ -21,9 +21,10 @@ import pandas as pd
 from scipy.stats import binom
 
 from jot import tasks
-from jot.errors import Parser, UserError, number
+from jot.errors import Parser, UserError
 from jot.models import home
 from jot.records import take
+from jot.records.store import replace
 from jot.runs.frames import defaults, family, runs, samples
 
 GRID = (math.inf, 1000, 300, 150, 120, 90, 60, 30, 10)  # of tau_max, from safe to fast; inf: no exits
@@ -114,8 +115,7 @@ def certify(losses: Callable[[float], np.ndarray], kind: str, epsilon: float, de
 
 def certified(walked: Sequence[Step]) -> float | None:
     """The last certified threshold (inf: only without exits), or None where not even that can be certified."""
-    passed = [step.tau for step in walked if step.certified]
-    return passed[-1] if passed else None
+    return next((step.tau for step in reversed(walked) if step.certified), None)
 
 
 def needed(risk: float, epsilon: float, delta: float) -> int | None:
@@ -170,8 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", help="file for the result (default STORE/certified, or results/certified)")
     o = parser.parse_args(arguments)
     for name in ("epsilon", "delta"):
-        number("--" + name, name, getattr(o, name), 0, 1)
-        if getattr(o, name) in (0, 1):
+        if not 0 < getattr(o, name) < 1:
             raise UserError(f"--{name} must lie between 0 and 1, not at an edge")
     splits = tasks.get(o.task).splits
     split = o.split or ("calibration" if "calibration" in splits else splits[-1] if len(splits) > 1 else "")
@@ -187,8 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     full = at(math.inf)
 
     def losses(tau: float) -> np.ndarray:
-        loss = loss_of(o.loss, full, full if math.isinf(tau) else at(tau))
-        return loss if o.limit is None else loss[: o.limit]
+        return loss_of(o.loss, full, full if math.isinf(tau) else at(tau))[: o.limit]
 
     walked = certify(losses, o.loss, o.epsilon, o.delta)
     return report(o, store if not packed else home() / "results", split, walked)
@@ -219,13 +217,12 @@ def report(o, folder: Path, split: str, walked: Sequence[Step]) -> int:
         name = "none" if math.isinf(step.tau) else f"{step.tau:g}"
         mark = "certified" if step.certified else f"not certified: p above {o.delta:g}"
         print(f"{name:>8} {step.n:>6} {step.losses:>7g} {step.risk:>7.4f} {step.p:>9.2g}  {mark}")
-    more = needed(last.risk, o.epsilon, o.delta) if o.loss != "score" and not last.certified else None
     if not last.certified:
-        then = (
-            f"about {more:,} documents would certify it if its risk is as seen"
-            if more
-            else (f"no n would: its risk is not below {o.epsilon:g}" if o.loss != "score" else "see its risk")
-        )
+        then = "see its risk"
+        if o.loss != "score":
+            more = needed(last.risk, o.epsilon, o.delta)
+            known = f"about {more:,} documents would certify it if its risk is as seen" if more else ""
+            then = known or f"no n would: its risk is not below {o.epsilon:g}"
         print(f"tau_max {last.tau:g}: {then}")
     if tau is None:
         print(f"nothing can be certified with {last.n} documents at epsilon {o.epsilon:g}, delta {o.delta:g}")
@@ -235,9 +232,7 @@ def report(o, folder: Path, split: str, walked: Sequence[Step]) -> int:
     found = {"model": Path(o.model).name, **asked, "split": split, "n": last.n, "tau_max": _json(tau), "walk": walk}
     path = Path(o.out) if o.out else folder / "certified" / f"{Path(o.model).name}_{o.task}_{o.loss}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(found, indent=1) + "\n")
-    os.replace(temporary, path)
+    replace(path, json.dumps(found, indent=1) + "\n")
     said = "full decoding alone (no exits)" if math.isinf(tau) else f"tau_max {tau:g}"
     print(f"certified: {said}; P(risk <= {o.epsilon:g}) >= {1 - o.delta:g} over calibration sets, for this model, "
           f"prompt format, dtype and decoding\n{path}")  # fmt: skip

@@ -12,7 +12,7 @@ from jot import tasks
 from jot.errors import UserError
 from jot.models import home
 from jot.records import metas, on, plain
-from jot.runs.grid import Grid, NotebookPoint, Point
+from jot.runs.grid import Grid, Point
 from jot.runs.live import DOCUMENTS
 
 Metas = Mapping[str, Mapping]
@@ -65,32 +65,26 @@ def _differences(left: Mapping, right: Mapping) -> int:
 
 def nearest(point: Point, found: Metas) -> str | None:
     """The recorded cell of the same model and task that differs in the fewest settings, the method counting most."""
-    method, decode = point.resolved()
-    best: tuple[tuple, str] | None = None
-    for name, meta in found.items():
-        config = meta["config"]
-        if (config["model"], config["task"]) == (Path(point.model).name, point.task):
-            other, settings = on(plain(config["method"])), on(plain(config["decode"]))
-            near = (
-                other["name"] != point.method,
-                _differences(settings, decode) + _differences(other, method),
-                config["split"] != point.own_split,
-                config.get("seed") != point.seed,
-            )
-            if best is None or (near, name) < best:
-                best = near, name
-    return best and best[1]
+    if (resolved := point.resolved()) is None:
+        return None
+    method, decode = resolved
+
+    def distance(name: str) -> tuple:
+        config = found[name]["config"]
+        other, settings = on(plain(config["method"])), on(plain(config["decode"]))
+        differences = _differences(settings, decode) + _differences(other, method)
+        place = config["split"] != point.own_split, config.get("seed") != point.seed
+        return other["name"] != point.method, differences, *place, name
+
+    same = {"model": Path(point.model).name, "task": point.task}
+    return min(
+        (name for name, meta in found.items() if same.items() <= meta["config"].items()), key=distance, default=None
+    )
 
 
-def estimate(point: Point | NotebookPoint, found: Metas) -> Estimate:
-    """Seconds of one process on the recorded hardware; a notebook's run is not estimated."""
-    if isinstance(point, NotebookPoint):
-        return Estimate()
-    n = documents(point)
-    try:
-        name = nearest(point, found)
-    except UserError:  # a model that is still on the hub
-        name = None
+def estimate(point: Point, found: Metas) -> Estimate:
+    """Seconds of one process on the recorded hardware."""
+    n, name = documents(point), nearest(point, found)
     if name is None or n is None:
         return Estimate(n)
     totals = found[name]["totals"]
@@ -117,12 +111,10 @@ def listing(grid: Grid, found: Metas) -> list[str]:
         what = f"{point.task}/{point.own_split}"
         n = f"n {cost.documents or '?'}"
         rows.append((Path(point.model).name, what, point.method, options, n, duration(cost.seconds)))
-    for point in grid.notebooks:
-        rows.append(("notebook", Path(point.name).stem, "", point.shown, "", "-"))
-    adjust = [str.ljust] * 4 + [str.rjust] * 2
-    columns = zip(adjust, zip(*rows, strict=True), strict=True)
-    adjusted = [[put(word, max(map(len, column))) for word in column] for put, column in columns]
-    lines = ["  ".join(row).rstrip() for row in zip(*adjusted, strict=True)]
+    rows += [("notebook", Path(point.name).stem, "", point.shown, "", "-") for point in grid.notebooks]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [[f"{word:{side}{width}}" for word, side, width in zip(row, "<<<<>>", widths, strict=True)] for row in rows]
+    lines = ["  ".join(row).rstrip() for row in cells]
     known = [cost.seconds for _, cost in made if cost.seconds is not None]
     kinds = sorted({found[cost.nearest]["hardware"]["kind"] for _, cost in made if cost.nearest})
     counts = f"{len(grid.cells)} cells, {len(grid.notebooks)} notebooks"

@@ -8,14 +8,13 @@ decoded document of the runs asked for.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
-from jot.errors import UserError
+from jot.errors import UserError, closest
 from jot.models import FAMILIES, home
 from jot.records import metas, on, plain, take
 from jot.records.load import machine, read_columns
@@ -98,11 +97,8 @@ def runs(store: str | Path | None = None, **where: object) -> pd.DataFrame:
             wanted = [Path(name).name for name in wanted]
             for name in wanted:
                 if name not in known:
-                    near = difflib.get_close_matches(name, known, n=1)
-                    there = (
-                        f"did you mean {near[0]!r}?" if near else f"recorded are {', '.join(sorted(known)) or 'none'}"
-                    )
-                    raise UserError(f"no recorded runs of {column} {name!r} in {folder(store)}; {there}")
+                    there = closest(name, sorted(known), "recorded")
+                    raise UserError(f"no recorded runs of {column} {name!r} in {folder(store)}{there}")
         found = found[found[column].isin(wanted)]
         if column in ("model", "task"):
             found = found.sort_values(column, key=lambda names, order=wanted: names.map(order.index), kind="stable")
@@ -127,10 +123,10 @@ def samples(
         that every bootstrap draws from). ``score`` is float64.
 
     Raises:
-        UserError: runs of one model that differ in weights, hardware, prompts or documents, so that a paired
+        UserError: runs of one model that differ in weights, dtype, hardware, prompts or documents, so that a paired
             comparison of them would not be one; a limit above what is recorded.
     """
-    for column in ("weights", "hardware"):
+    for column in found.columns.intersection(["weights", "dtype", "hardware"]):
         kinds = found.groupby("model")[column].unique()
         for model, values in kinds[kinds.map(len) > 1].items():
             raise UserError(f"the runs of {model} differ in {column}: {values[0]!r} and {values[1]!r}; choose one kind")

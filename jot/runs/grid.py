@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
+import json
 import math
 import os
+import re
 import reprlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,16 +19,24 @@ from pathlib import Path
 import yaml
 
 from jot import tasks
-from jot.errors import UserError
+from jot.errors import UserError, flag, whole
 from jot.records import on, plain, take
 from jot.runs import settings
-from jot.runs.parameters import sound
-from jot.runs.points import NotebookPoint, file_key
+from jot.runs.notebooks import locate
+from jot.runs.parameters import PATHS, given, home, sound
+from jot.runs.parameters import parameters as declared
 
 ENTRY = ("name", "models", "tasks", "split", "method", "set", "seeds", "limit", "trace")
 NOTEBOOK = ("name", "parameters")
 TOP = ("about", "store", "cells", "notebooks")
 MOST = 100_000  # points of a file; more is a slip, such as a list of lists
+
+
+def file_key(words: Sequence[object], content: object) -> str:
+    """A file name that reads well and is unique: a slug of the words and 10 hex digits of a hash of the content."""
+    digest = hashlib.sha256(json.dumps(plain(content), sort_keys=True).encode()).hexdigest()[:10]
+    slug = "_".join(re.sub(r"[^A-Za-z0-9._-]+", "-", str(word)).strip("-.") for word in words if word not in ("", None))
+    return f"{slug[:60]}-{digest}"
 
 
 @dataclass(frozen=True)
@@ -76,13 +87,6 @@ class Point:
         names = tasks.get(self.task).splits
         return self.split if self.split in names else names[("test", "dev").index(self.split)]
 
-    @property
-    def cost(self) -> float:
-        """Forwards times documents, roughly: for the order of work alone."""
-        task = tasks.get(self.task)
-        documents = self.limit or 1000
-        return documents * task.length * (1.0 if self.method == "full" else 0.4)
-
     @cached_property
     def key(self) -> str:
         """Names this point in file names; the record's own cell id also knows the weights and the prompts."""
@@ -104,22 +108,20 @@ class Point:
         words += ["--allow-code-execution"] if self.allow_code_execution else []
         return shlex.join(words)
 
-    def resolved(self) -> tuple[dict, dict]:
-        """Method and decoding parameters that ``evaluate`` would record, those that are off left out.
+    def resolved(self) -> tuple[dict, dict] | None:
+        """Method and decoding parameters that ``evaluate`` would record, those that are off left out; None for a model
+        whose family is not known before it is fetched.
 
         Raises:
-            UserError: an unknown method or setting, or a model whose family cannot be told yet.
+            UserError: an unknown model, method or setting, or a value out of range.
         """
         chosen = settings.parse(self.method, self.params)
-        known = settings.model_class(self.model)
-        if known is None:
-            raise UserError(f"the family of {self.model} is not known before it is fetched")
+        if (known := settings.model_class(self.model)) is None:
+            return None
         rule = settings.build_method(self.method, known.family, chosen)
-        decode = dataclasses.asdict(
-            settings.build_decode(known, chosen, tasks.TASKS.get(self.task), method=self.method)
-        )
-        decode.pop("seed")
-        return on(plain(settings.describe(rule))), on(plain(decode))
+        decode = settings.build_decode(known, chosen, tasks.get(self.task), self.seed, self.method)
+        kept = {name: value for name, value in dataclasses.asdict(decode).items() if name != "seed"}
+        return on(plain(settings.describe(rule))), on(plain(kept))
 
     def check(self) -> None:
         """Refuse what `evaluate` would refuse before it loads the weights.
@@ -127,15 +129,90 @@ class Point:
         Raises:
             UserError: an unknown model, task, split, method or setting, or a value out of range.
         """
-        task = tasks.get(self.task)
-        if self.split not in (*task.splits, "test", "dev") or (self.split == "dev" and len(task.splits) < 2):
-            raise UserError(f"{self.task} has no split {self.split!r}; use {' or '.join(task.splits)}")
-        chosen = settings.parse(self.method, dict(self.settings))
+        names = tasks.get(self.task).splits
+        if self.split not in (*names, "test", "dev") or (self.split == "dev" and len(names) < 2):
+            raise UserError(f"{self.task} has no split {self.split!r}; use {' or '.join(names)}")
         take([], self.limit)
-        known = settings.model_class(self.model)
-        if known is not None:
-            settings.build_method(self.method, known.family, chosen)
-            settings.build_decode(known, chosen, task, self.seed, self.method)
+        self.resolved()
+
+
+@dataclass(frozen=True)
+class NotebookPoint:
+    """One run of a notebook that a grid asks for.
+
+    Attributes:
+        name: of the notebook, or its path.
+        settings: the papermill parameters that differ from the notebook's own, as sorted (name, value) pairs.
+        source: hash of the notebook's code and text; a changed notebook is another point.
+    """
+
+    name: str
+    settings: tuple[tuple[str, object], ...] = ()
+    source: str = ""
+
+    @classmethod
+    def of(cls, name: str, parameters: Mapping[str, object]) -> NotebookPoint:
+        """A point from papermill parameters, checked against the notebook's cell tagged `parameters`.
+
+        Raises:
+            UserError: an unknown notebook, parameter or value.
+        """
+        path = locate(name)
+        values = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in given(path, parameters).items()
+        }
+        for task in {**declared(path), **values}.get("tasks") or ():
+            tasks.get(task)
+        for model in values.get("models") or () if values.get("source") == "live" else ():
+            settings.model_class(model)
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        source = json.dumps(["".join(cell["source"]) for cell in cells])
+        return cls(name, tuple(sorted(values.items())), hashlib.sha256(source.encode()).hexdigest()[:10])
+
+    @cached_property
+    def key(self) -> str:
+        """Names the executed notebook."""
+        words = [Path(self.name).stem, *(f"{k}-{v}" for k, v in self.settings if k not in PATHS)]
+        return file_key(words, [self.name, self.settings, self.source])
+
+    @property
+    def shown(self) -> str:
+        """The parameters in one line."""
+        return " ".join(f"{k}={','.join(v) if isinstance(v, tuple) else v}" for k, v in self.settings)
+
+    def reads(self, store: str | os.PathLike) -> list[Path]:
+        """The manifest of the record set that the run shows, where there is one; a newer one asks for another run."""
+        folder = Path(self.params(store).get("store") or home() / "data" / "records")
+        return [path for path in (folder / "manifest.json",) if path.is_file()]
+
+    def out(self, store: str | os.PathLike) -> Path:
+        """Where the executed notebook of a run into ``store`` lies."""
+        return Path(store) / "notebooks" / f"{self.key}.ipynb"
+
+    def params(self, store: str | os.PathLike) -> dict[str, object]:
+        """The papermill parameters of a run into ``store``: a live notebook decodes into it unless told otherwise."""
+        values, known = dict(self.settings), declared(locate(self.name))
+        if {**known, **values}.get("source") == "live" and "store" in known:
+            values.setdefault("store", os.fspath(store))
+        if "out" in known:
+            values.setdefault("out", str(self.out(store).parent / "figures" / self.key))
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def command(self, store: str = "results/records") -> str:
+        """The same as one plain papermill line, for the folder from which it is printed."""
+        out = self.out(store)
+        words = ["papermill", os.path.relpath(locate(self.name)), str(out)]
+        for name, value in self.params(store).items():
+            text = ",".join(value) if isinstance(value, list) else str(value)
+            words += ["-r" if isinstance(value, (str, list)) else "-p", name, text]  # -r: text stays text
+        return f"mkdir -p {shlex.quote(str(out.parent))} && {shlex.join(words)}"
+
+    def strict(self, store: str = "results/records") -> str:
+        """The same as one `jot notebook` line, whose output has its name only when every cell succeeded."""
+        words = ["jot", "notebook", self.name]
+        for name, value in self.params(store).items():
+            words += ["-p", name, ",".join(value) if isinstance(value, list) else str(value)]
+        return shlex.join([*words, "-o", str(self.out(store))])
 
 
 @dataclass(frozen=True)
@@ -164,112 +241,89 @@ def _listed(value: object) -> list:
     return list(value) if isinstance(value, list) else [value]
 
 
-def _entry(entry: object, where: str, known: Sequence[str], needed: Sequence[str], inner: str) -> Mapping:
+def _entry(entry: object, known: Sequence[str], needed: Sequence[str], inner: str) -> Mapping:
     """An entry with known keys only; returns its mapping ``inner``."""
     if not isinstance(entry, Mapping):
-        raise UserError(f"{where} must be a mapping of {', '.join(known)}, not {reprlib.repr(entry)}")
+        raise UserError(f"it must be a mapping of {', '.join(known)}, not {reprlib.repr(entry)}")
     if unknown := [key for key in entry if key not in known]:
-        raise UserError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(known)}")
+        raise UserError(f"unknown key {unknown[0]!r}; known are {', '.join(known)}")
     if missing := [key for key in needed if not entry.get(key)]:
-        raise UserError(f"{where} lacks {missing[0]!r}")
+        raise UserError(f"it lacks {missing[0]!r}")
     options = entry.get(inner) or {}
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-        raise UserError(f"{where}: {inner} must be a mapping of names to values, not {reprlib.repr(options)}")
+        raise UserError(f"{inner} must be a mapping of names to values, not {reprlib.repr(options)}")
     return options
 
 
-def _product(where: str, *axes: list) -> Iterator[tuple]:
-    if (count := math.prod(map(len, axes))) > MOST:
-        raise UserError(f"{where} multiplies out to {count} points; {MOST} are the most")
-    return itertools.product(*axes)
+def _product(named: list[list], *axes: list) -> Iterator[tuple]:
+    """Every combination of names and of other values."""
+    if wrong := [value for axis in named for value in axis if not isinstance(value, str)]:
+        raise UserError(f"{reprlib.repr(wrong[0])} must be a name")
+    if (count := math.prod(map(len, (*named, *axes)))) > MOST:
+        raise UserError(f"it multiplies out to {count} points; {MOST} are the most")
+    return itertools.product(*named, *axes)
 
 
-def _cells(entry: object, where: str, store: str) -> Iterator[Point]:
-    options = _entry(entry, where, ENTRY, ("models", "tasks", "method"), "set")
-    for key, kind, words in (("limit", int, "a whole number"), ("trace", bool, "true or false")):
-        value = entry.get(key)
-        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise UserError(f"{where}: {key}={reprlib.repr(value)} must be {words}")
-    if not isinstance(entry.get("name", ""), str):
-        raise UserError(f"{where}: name={reprlib.repr(entry['name'])} must be a name")
-    seeds = _listed(entry.get("seeds", 0))
-    if wrong := [seed for seed in seeds if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0]:
-        raise UserError(f"{where}: seeds: {reprlib.repr(wrong[0])} must be a whole number, at least 0")
-    names = sorted(options)
-    choices = [_listed(options[name]) for name in names]
-    for name, values in zip(names, choices, strict=True):
+def _cells(entry: object, store: str) -> Iterator[Point]:
+    options = _entry(entry, ENTRY, ("models", "tasks", "method"), "set")
+    limit, trace, seeds = entry.get("limit"), entry.get("trace"), _listed(entry.get("seeds", 0))
+    if limit is not None:
+        whole("", "limit", limit, 1, math.inf)
+    if trace is not None:
+        flag("", "trace", trace)
+    for seed in seeds:
+        whole("", "seeds", seed, 0, math.inf)
+    choices = {name: _listed(values) for name, values in sorted(options.items())}
+    for name, values in choices.items():
         if wrong := [v for v in values if v is not None and not isinstance(v, (str, bool, int, float))]:
-            raise UserError(f"{where}: {name}: {reprlib.repr(wrong[0])} must be a number or text; lists as text, 'a,b'")
-    axes = [_listed(entry.get(key) or "test") for key in ("models", "tasks", "method", "split")]
-    if wrong := [value for axis in axes for value in axis if not isinstance(value, str)]:
-        raise UserError(f"{where}: {reprlib.repr(wrong[0])} must be a name")
-    for model, task, method, split, seed, *values in _product(where, *axes, seeds, *choices):
-        chosen = tuple(zip(names, values, strict=True))
-        yield Point(
-            model, task, method, split, chosen, seed, entry.get("limit"), bool(entry.get("trace")), store,
-            name=entry.get("name") or method,
-        )  # fmt: skip
+            raise UserError(f"{name}: {reprlib.repr(wrong[0])} must be a number or text; lists as text, 'a,b'")
+    named = [_listed(entry.get(key) or "test") for key in ("models", "tasks", "method", "split")]
+    named.append([entry.get("name", "")])
+    for model, task, method, split, name, seed, *values in _product(named, seeds, *choices.values()):
+        chosen = tuple(zip(choices, values, strict=True))
+        point = Point(model, task, method, split, chosen, seed, limit, bool(trace), store, name=name or method)
+        point.check()
+        yield point
 
 
-def _notebooks(entry: object, where: str) -> Iterator[NotebookPoint]:
+def _notebooks(entry: object, store: str) -> Iterator[NotebookPoint]:
     """A list of values multiplies out; a list of names is one value as text, `a,b`, or as a list in a list."""
-    options = _entry(entry, where, NOTEBOOK, ("name",), "parameters")
-    names = _listed(entry["name"])
-    if wrong := [name for name in names if not isinstance(name, str)]:
-        raise UserError(f"{where}: name={reprlib.repr(wrong[0])} must be a notebook's name")
-    for name, *values in _product(where, names, *map(_listed, options.values())):
+    options = _entry(entry, NOTEBOOK, ("name",), "parameters")
+    for name, *values in _product([_listed(entry["name"])], *map(_listed, options.values())):
         yield NotebookPoint.of(name, dict(zip(options, values, strict=True)))
 
 
-def parse(path: str | os.PathLike) -> Grid:
-    """Every point of a grid file in its order, each once.
+def parse(*paths: str | os.PathLike) -> Grid:
+    """Every point of grid files in their order, each once.
 
     Raises:
         UserError: no such file, no YAML, an unknown key or an impossible value; nothing has run then.
     """
-    path = Path(path)
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506  a safe loader
-    except OSError as error:
-        raise UserError(f"cannot read the grid {path} ({error.strerror}); check the path") from error
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path} is no YAML ({' '.join(str(error).split())[:200]})") from error
-    lists = {key: content.get(key) for key in ("cells", "notebooks")} if isinstance(content, Mapping) else {}
-    if not any(isinstance(value, list) for value in lists.values()):
-        raise UserError(f"{path} must be a mapping with a list `cells` or `notebooks`")
-    if wrong := [key for key, value in lists.items() if not isinstance(value, (list, type(None)))]:
-        raise UserError(f"{path}: `{wrong[0]}` must be a list")
-    if unknown := [key for key in content if key not in TOP]:
-        raise UserError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(TOP)}")
-    store = content.get("store") or ""
-    if not isinstance(store, str) or not sound(store) or Path(store).is_absolute() or ".." in Path(store).parts:
-        raise UserError(f"{path}: store={reprlib.repr(store)} must be a subfolder of the store")
-    cells: dict[Point, None] = {}
-    runs: dict[NotebookPoint, None] = {}
-    for number, entry in enumerate(lists["cells"] or (), 1):
-        where = f"{path}, entry {number}"
-        for point in _cells(entry, where, store):
-            try:
-                point.check()
-            except UserError as error:
-                raise UserError(f"{where}: {error}") from None
-            cells[point] = None
-    for number, entry in enumerate(lists["notebooks"] or (), 1):
-        where = f"{path}, notebook {number}"
+    points: dict[str, dict] = {"cells": {}, "notebooks": {}}
+    for path in map(Path, paths):
         try:
-            runs.update(dict.fromkeys(_notebooks(entry, where)))
-        except UserError as error:
-            raise UserError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
-    return Grid(list(cells), list(runs))
-
-
-def parse_all(paths: Sequence[str | os.PathLike]) -> Grid:
-    """The points of several grids, each once, in the order of the files."""
-    grids = [parse(path) for path in paths]
-    return Grid(
-        list(dict.fromkeys(point for grid in grids for point in grid.cells)),
-        list(dict.fromkeys(point for grid in grids for point in grid.notebooks)),
-    )
+            content = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506  a safe loader
+        except OSError as error:
+            raise UserError(f"cannot read the grid {path} ({error.strerror}); check the path") from error
+        except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"{path} is no YAML ({' '.join(str(error).split())[:200]})") from error
+        lists = {key: content.get(key) for key in points} if isinstance(content, Mapping) else {}
+        if not any(isinstance(value, list) for value in lists.values()):
+            raise UserError(f"{path} must be a mapping with a list `cells` or `notebooks`")
+        if wrong := [key for key, value in lists.items() if not isinstance(value, (list, type(None)))]:
+            raise UserError(f"{path}: `{wrong[0]}` must be a list")
+        if unknown := [key for key in content if key not in TOP]:
+            raise UserError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(TOP)}")
+        store = content.get("store") or ""
+        if not isinstance(store, str) or not sound(store) or Path(store).is_absolute() or ".." in Path(store).parts:
+            raise UserError(f"{path}: store={reprlib.repr(store)} must be a subfolder of the store")
+        for key, word, expand in (("cells", "entry", _cells), ("notebooks", "notebook", _notebooks)):
+            for number, entry in enumerate(lists[key] or (), 1):
+                try:
+                    points[key] |= dict.fromkeys(expand(entry, store))
+                except UserError as error:
+                    raise UserError(f"{path}, {word} {number}: {error}") from None
+    return Grid(*map(list, points.values()))
 
 
 def read(path: str | os.PathLike) -> list[Point]:

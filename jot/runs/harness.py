@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import math
 import os
 import re
@@ -18,12 +19,13 @@ import lm_eval.models  # noqa: F401  first: a model registered before it would h
 import numpy as np
 import pandas as pd
 import torch
+import torch.distributed as dist
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm.auto import tqdm
 
-from jot import tasks
+from jot import __version__, tasks
 from jot.decode import decode_stream
 from jot.errors import UserError, whole
 from jot.models import load
@@ -34,17 +36,17 @@ from jot.runs import distributed, environment, settings
 from jot.sampler.output import Output, Trace
 from jot.tasks.bench import Bench
 from jot.tasks.extract import cut
-from jot.tasks.text import answer_ids, encode, render, to_text
+from jot.tasks.text import answer_ids, encode, render, to_text, untemplated
 
-IGNORED = {
-    "until",
-    "do_sample",
-    "max_gen_toks",
+LENGTHS = (
+    "max_tokens",
+    "max_completion_tokens",
     "max_new_tokens",
-    "max_length",
-    "prompt_tokens",
-}  # not decoding knobs
+    "max_gen_toks",
+)  # a task has the last, users the others
+IGNORED = {"until", "stop", "do_sample", "max_length", "prompt_tokens", *LENGTHS}  # not decoding knobs
 SAMPLING = {"temperature", "top_p", "top_k"}  # nor these beside ``do_sample: false``, as in transformers
+LOG = logging.getLogger("jot")
 ROUNDS = 8  # of the batch, claimed at once at least: a batch runs dry at the end of what was claimed
 SHARE = 4  # or one part in so many of what is left: large claims first, small ones when others need some too
 
@@ -59,8 +61,9 @@ class JotLM(LM):
     Args:
         model: name, folder or hub id, or a model from `jot.load`; `pretrained` is another name for it.
         method: exit rule.
-        batch_size: rows of the batch.
+        batch_size: rows of the batch; "auto" is 16.
         seed: of the random draws.
+        trust_remote_code: taken for the sake of lm-eval's users; no code of a checkpoint is ever run.
         parameters: settings of the method and of the decoding loop; `--gen_kwargs` of a run override them,
             and unlike model arguments they are part of lm-eval's response cache key.
     """
@@ -68,13 +71,18 @@ class JotLM(LM):
     def __init__(
         self, model="pocket-llada", *, pretrained=None, method: str = "jot", batch_size=16,
         max_batch_size=None,
-        device=None, dtype=None, revision=None, seed: int = 0, **parameters,
+        device=None, dtype=None, revision=None, seed: int = 0, trust_remote_code=None, **parameters,
     ) -> None:  # fmt: skip
         super().__init__()
-        settings.parse(method, parameters)
-        model = pretrained or model
+        settings.parse(method, {k: v for k, v in parameters.items() if k not in IGNORED})
+        model, dtype = pretrained or model, None if dtype == "auto" else dtype
         if str(device).startswith("cuda") and not torch.cuda.is_available():
             device = None  # lm-eval's command line asks for cuda:0 unless told otherwise
+        self._rank, self._world_size = distributed.rank(), distributed.world()
+        if self._world_size > 1:
+            device = distributed.device("cuda" if str(device).startswith("cuda") else device)
+            if not dist.is_initialized():
+                dist.init_process_group("gloo")
         if not isinstance(model, DiffusionModel):
             model = load(model, revision=revision, device=device, dtype=dtype)
         self.model, self.method, self.seed, self.parameters = model, method, int(seed), parameters
@@ -85,17 +93,42 @@ class JotLM(LM):
     def tokenizer_name(self) -> str:
         return str(self.model.name).replace("/", "__")
 
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(tensor.reshape(-1), device="cpu") for _ in range(self.world_size)]
+        dist.all_gather(parts, tensor.reshape(-1).cpu())
+        return torch.cat(parts)
+
+    def gather_object(self, obj, dst: int = 0):
+        parts = [None] * self.world_size if self.rank == dst else None
+        dist.gather_object(obj, parts, dst=dst)
+        return parts
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+    def set_cache_hook(self, cache_hook) -> None:
+        """lm-eval's response cache has no model arguments in its keys: it is kept for one configuration."""
+        super().set_cache_hook(cache_hook)
+        own = [__version__, self.model.fingerprint, str(self.model.dtype), self.method, self.seed, self.parameters]
+        own, cached = json.dumps(own, sort_keys=True, default=str), cache_hook.dbdict
+        if cached is not None and cached.setdefault("jot", own if not len(cached) else None) != own:
+            raise UserError(
+                f"the cache {cached.filename} holds answers of another configuration; use another --use_cache"
+            )
+
     def chat_template(self, chat_template: bool | str = False) -> str:
+        if chat_template and (told := untemplated(self.model)):
+            raise UserError(f"{told}; leave --apply_chat_template out")
         return self.model.tokenizer.chat_template or ""
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         return render(self.model, chat_history)
 
     def _settings(self, options: Mapping) -> dict[str, object]:
-        ignored = IGNORED | SAMPLING if options.get("do_sample") is False else IGNORED
-        given = {**self.parameters, **{k: v for k, v in options.items() if k not in ignored}}
-        method = str(given.pop("method", self.method))
-        length = options.get("max_gen_toks") or options.get("max_new_tokens")
+        skipped = SAMPLING if options.get("do_sample") is False else ()
+        given = {**self.parameters, **{k: v for k, v in options.items() if k not in skipped}}
+        method, length = str(given.pop("method", self.method)), next(filter(None, map(given.get, LENGTHS)), None)
+        given = {k: v for k, v in given.items() if k not in IGNORED}
         if length:
             given.setdefault("length", int(length))
         return {"method": method, **settings.parse(method, given)}
@@ -106,11 +139,11 @@ class JotLM(LM):
             group = {**self._settings(request.args[1]), "prompt_tokens": request.args[1].get("prompt_tokens")}
             groups.setdefault(json.dumps(group, sort_keys=True), []).append(i)
         texts: list[str] = [""] * len(requests)
-        with tqdm(total=len(requests), disable=disable_tqdm, desc="decoding") as bar:
+        with tqdm(total=len(requests), disable=disable_tqdm or self.rank > 0, desc="decoding") as bar:
             for members in groups.values():
                 for i, text in self._decode([requests[i] for i in members], members):
-                    until = requests[i].args[1].get("until") or []
-                    texts[i] = cut(text, [until] if isinstance(until, str) else until)
+                    stops = (requests[i].args[1].get(name) or [] for name in ("until", "stop"))
+                    texts[i] = cut(text, [s for stop in stops for s in ([stop] if isinstance(stop, str) else stop)])
                     self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
                     bar.update()
         return texts
@@ -141,6 +174,29 @@ class JotLM(LM):
         raise NotImplementedError("a masked diffusion model is evaluated by generation: use a generate_until task")
 
     loglikelihood_rolling = loglikelihood
+
+
+def command(arguments: list[str]) -> None:
+    """``jot lm-eval``: lm-eval's own command line, with the model and the tasks of this package."""
+    import sys
+
+    from lm_eval._cli import HarnessCLI
+    from lm_eval.utils import setup_logging
+
+    setup_logging()
+    sys.argv = ["jot lm-eval", *arguments]
+    parser = HarnessCLI()
+    options = parser.parse_args()
+    if "include_path" in options:
+        options.include_path = [*filter(None, [options.include_path]), str(tasks.FOLDER)]
+    if "model" in options and not options.config:
+        options.model = options.model or "jot"
+    try:
+        parser.execute(options)
+    except UserError:
+        raise
+    except ValueError as error:  # what lm-eval says of a mistake
+        raise UserError(f"lm-eval: {error}") from error
 
 
 # ---------------------------------------------------------------- evaluate
@@ -284,6 +340,8 @@ def evaluate(
     if model.dtype == torch.float32:
         torch.backends.cuda.matmul.allow_tf32 = False  # a CPU must be able to match
 
+    if bench_task.chat and distributed.first() and (told := untemplated(model)):
+        LOG.warning("jot: %s", told)
     bench = Bench(model, bench_task, split, data)
     subjects = [doc[bench_task.subject] for doc in bench.docs.values()] if bench_task.subject else None
     wanted = take(list(bench.docs), limit, subjects)
@@ -317,7 +375,7 @@ def evaluate(
                 stream = decode_stream(model, samples, rule, slots=slots, trace=trace, **dataclasses.asdict(config))
                 try:
                     for doc_id, out in stream:
-                        writer.append(_record(model, bench, doc_id, out, config.steps, slots))
+                        writer.append(_record(model, bench, doc_id, out, config.existing_steps, slots))
                         decoded += 1
                         bar.update()
                 except (torch.OutOfMemoryError, MemoryError) as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -56,25 +58,18 @@ def cells(name: str, p: SimpleNamespace) -> Iterator[grid.Point]:
     models, tasks = getattr(p, "models", None) or [p.model], p.tasks
     methods = getattr(p, "methods", None)
     for point in grid.read(home() / "notebooks" / "grids" / f"{name}.yaml"):
-        packaged = point.model.startswith("pocket-")
-        if methods is not None and point.name not in methods:
-            continue
-        for model in models:
-            for task in tasks:
-                same = (model, task) == (point.model, point.task)
-                alike = packaged and family(model) == family(point.model) and f"pocket_{task}" == point.task
-                if same or (alike and not any(key in TOKENS for key, _ in point.settings)):
-                    yield replace(point, model=model, task=task, seed=point.seed + p.seed, limit=point.limit)
+        packaged = point.model.startswith("pocket-") and not set(TOKENS) & set(point.params)
+        for model, task in product(models, tasks) if methods is None or point.name in methods else ():
+            alike = packaged and family(model) == family(point.model) and f"pocket_{task}" == point.task
+            if alike or (model, task) == (point.model, point.task):
+                yield replace(point, model=model, task=task, seed=point.seed + p.seed)
 
 
 def gpu_hours(points: Iterable[grid.Point], limit: int | None) -> float:
     """H100 hours of the full-size cells at full decoding's steps, an upper bound; packaged models count 0."""
-    forwards = 0
-    for point in points:
-        if not point.model.startswith("pocket-"):
-            documents = DOCUMENTS.get(point.task, 1000)
-            forwards += min(limit or documents, documents) * TASKS[point.task].length
-    return forwards * SECONDS_PER_FORWARD / 3600
+    large = [point.task for point in points if not point.model.startswith("pocket-")]
+    documents = [min(limit or math.inf, DOCUMENTS.get(task, 1000)) for task in large]
+    return sum(n * TASKS[task].length for n, task in zip(documents, large, strict=True)) * SECONDS_PER_FORWARD / 3600
 
 
 def _decode(point: grid.Point, place: Path, p: SimpleNamespace) -> None:

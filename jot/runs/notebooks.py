@@ -18,23 +18,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from jot.errors import Parser, UserError
-from jot.runs.parameters import NotebookError, check, closest, coerce, home, parameters, spec_of
+from jot.errors import Parser, UserError, closest
+from jot.records.store import replace
+from jot.runs.parameters import NotebookError, check, given, home, parameters, resolved
 
 __all__ = [
-    "NotebookError",
-    "check",
-    "execute_all",
-    "home",
-    "locate",
-    "names",
-    "parameters",
-    "refresh",
-    "run",
-    "strip",
-    "stripped",
-]
+    "NotebookError", "check", "closest", "execute_all", "home", "locate", "names", "parameters", "refresh", "run",
+    "strip", "stripped",
+]  # fmt: skip
 
 
 # --- running ------------------------------------------------------------------------------------------------
@@ -72,21 +65,15 @@ def _kernel_environment() -> Iterator[None]:
         # A kernel logs as an error the interrupt with which it is shut down; what fails in a cell comes as a message.
         config.write_text("c.IPKernelApp.log_level = 50\nc.HistoryManager.enabled = False\n")
         package = str(Path(__file__).resolve().parents[2])
-        search = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
         new = {
-            "PYTHONPATH": search,
+            "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH")))),
             "IPYTHONDIR": profile,
             "JUPYTER_PREFER_ENV_PATH": "1",
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
             "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm falls back to text without ipywidgets
         }
-        old = {key: os.environ.get(key) for key in new}
-        os.environ.update(new)
-        try:
+        with patch.dict(os.environ, new):
             yield
-        finally:
-            for key, value in old.items():
-                os.environ.pop(key, None) if value is None else os.environ.update({key: value})
 
 
 def run(
@@ -108,14 +95,7 @@ def run(
         UserError: an unknown notebook, parameter or value (before the kernel starts), or a cell that failed.
     """
     path = locate(name)
-    declared, values = parameters(path), {}
-    for key, value in (params or {}).items():
-        if key not in declared:
-            raise UserError(f"{path.stem}: unknown parameter {key!r}{closest(key, declared)}")
-        spec = spec_of(key, declared[key])
-        values[key] = coerce(key, value, spec)
-        if spec.path and values[key] is not None:
-            values[key] = str(Path(os.path.expanduser(values[key])).resolve())
+    values = resolved(given(path, params or {}))
     out = Path(out).resolve() if out else home() / "results" / "notebooks" / path.name
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.stem}.{os.getpid()}.ipynb")
@@ -130,7 +110,7 @@ def run(
             papermill.execute_notebook(
                 str(path),
                 str(partial),
-                parameters=values,
+                parameters={k: str(v) if isinstance(v, Path) else v for k, v in values.items()},
                 kernel_name="python3",
                 progress_bar=progress,
                 **streams,
@@ -150,25 +130,17 @@ def run(
     return out
 
 
-def execute_all(
-    which: Iterable[str] | None = None, source: str = "recorded", out_dir: str | Path | None = None, workers: int = 2
-) -> Iterator[tuple[str, Path, float]]:
-    """Run notebooks, ``workers`` at a time; yields name, written file and seconds as each ends."""
-    folder = Path(out_dir) if out_dir else home() / "results" / "notebooks"
-    jobs = [(name, source, folder) for name in (which if which is not None else names())]
-    if workers == 1 or len(jobs) < 2:
-        yield from map(_execute, jobs)
-        return
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(_execute, job) for job in jobs]):
+def execute_all(source: str, out_dir: Path) -> Iterator[tuple[str, Path, float]]:
+    """Run all notebooks, two at a time; yields name, written file and seconds as each ends."""
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(_execute, name, source, out_dir) for name in names()]):
             yield done.result()
 
 
-def _execute(job: tuple[str, str, Path]) -> tuple[str, Path, float]:
-    name, source, folder = job
+def _execute(name: str, source: str, folder: Path, figures: Path | None = None) -> tuple[str, Path, float]:
     begun = time.perf_counter()
-    wanted = {"source": source, "out": folder / "figures"}
     declared = parameters(locate(name))
+    wanted = {"source": source, "out": figures or folder / "figures"}
     path = run(name, {k: v for k, v in wanted.items() if k in declared}, folder / f"{Path(name).stem}.ipynb")
     return Path(name).stem, path, time.perf_counter() - begun
 
@@ -176,26 +148,13 @@ def _execute(job: tuple[str, str, Path]) -> tuple[str, Path, float]:
 # --- committing ---------------------------------------------------------------------------------------------
 
 
-def _write(path: Path, notebook: dict) -> None:
-    text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
 def stripped(notebook: dict) -> dict:
     """A notebook without execution times, papermill's and widgets' marks and injected cells; outputs stay."""
     import nbformat
-    from nbconvert.preprocessors import ClearMetadataPreprocessor, TagRemovePreprocessor
 
-    node = nbformat.from_dict(notebook)
-    for clean in (
-        TagRemovePreprocessor(enabled=True, remove_cell_tags={"injected-parameters"}),
-        ClearMetadataPreprocessor(enabled=True, preserve_cell_metadata_mask={"tags"}),
-    ):
-        node, _ = clean.preprocess(node, {})
-    code = [cell for cell in node.cells if cell.cell_type == "code"]
-    for count, cell in enumerate(code, 1):
+    cells = nbformat.from_dict(notebook).cells
+    cells = [cell for cell in cells if "injected-parameters" not in cell.metadata.get("tags", [])]
+    for count, cell in enumerate((cell for cell in cells if cell.cell_type == "code"), 1):
         cell.execution_count = count if cell.outputs or cell.execution_count else None
         for output in cell.outputs:
             output.pop("transient", None)
@@ -204,12 +163,16 @@ def stripped(notebook: dict) -> dict:
             if "data" in output:
                 output.data = {kind: data for kind, data in output.data.items() if "widget" not in kind}
                 output.metadata = {kind: v for kind, v in output.metadata.items() if kind in output.data}
-    for cell in node.cells:
+    for cell in cells:
         tags = [tag for tag in cell.metadata.get("tags", []) if not tag.startswith("papermill")]
         cell.metadata = {"tags": tags} if tags else {}
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    return json.loads(nbformat.writes(nbformat.v4.new_notebook(cells=node.cells, metadata=metadata)))
+    return json.loads(nbformat.writes(nbformat.v4.new_notebook(cells=cells, metadata=metadata)))
+
+
+def _write(path: Path, notebook: dict) -> None:
+    replace(path, json.dumps(stripped(notebook), indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 def strip(paths: Iterable[str | Path]) -> list[Path]:
@@ -217,7 +180,7 @@ def strip(paths: Iterable[str | Path]) -> list[Path]:
     changed = []
     for path in map(Path, paths):
         before = path.read_text(encoding="utf-8")
-        _write(path, stripped(json.loads(before)))
+        _write(path, json.loads(before))
         if path.read_text(encoding="utf-8") != before:
             changed.append(path)
     return changed
@@ -227,10 +190,8 @@ def refresh(name: str, figures: str | Path) -> Path:
     """Re-execute a committed notebook from the records and rewrite its outputs; its source stays as it is."""
     path = locate(name)
     with tempfile.TemporaryDirectory() as folder:
-        declared = parameters(path)
-        wanted = {"source": "recorded", "out": figures}
-        done = run(str(path), {k: v for k, v in wanted.items() if k in declared}, Path(folder) / path.name)
-        _write(path, stripped(json.loads(done.read_text(encoding="utf-8"))))
+        _, done, _ = _execute(str(path), "recorded", Path(folder), Path(figures))
+        _write(path, json.loads(done.read_text(encoding="utf-8")))
     return path
 
 

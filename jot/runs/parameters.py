@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import logging
+import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
-
-from jot.errors import UserError, is_text
+from jot.errors import UserError, closest, is_text
 from jot.models import home
 from jot.runs.frames import family
+
+Kind = Callable[[Any], Any]
 
 
 class NotebookError(UserError):
@@ -29,46 +30,10 @@ def sound(text: str) -> bool:
     return "\0" not in text and is_text(text)
 
 
-# --- kinds of values ----------------------------------------------------------------------------------------
+# --- kinds of values: each takes a value, also as text, and says in a ValueError what it is not ----------------
 
 
-def _names(value: Any) -> Any:
-    """A list of names from a list, or from text with commas, as papermill's ``-p`` hands it over."""
-    items = value.strip("[]() ").split(",") if isinstance(value, str) else value
-    if not isinstance(items, (list, tuple)):
-        raise ValueError("must be a list or comma-separated names")
-    items = [str(item).strip(" '\"") for item in items]
-    if not items or not all(items):
-        raise ValueError("holds an empty name")
-    return items
-
-
-def _number(value: Any, words: str = "is not a number") -> Any:
-    """YAML 1.1 reads ``1e-3`` as text; True is no number."""
-    try:
-        if isinstance(value, bool) or (number := float(value)) != number:
-            raise ValueError(words)
-        return number
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(words) from None
-
-
-def _whole(value: Any) -> Any:
-    number = _number(value, "is not a whole number")
-    if number in (float("inf"), -float("inf")) or number != int(number):
-        raise ValueError("is not a whole number")
-    return int(number)
-
-
-def _flag(value: Any) -> Any:
-    words = {"true": True, "false": False}
-    value = words.get(value.lower(), value) if isinstance(value, str) else value
-    if not isinstance(value, bool):
-        raise ValueError("must be True or False")
-    return value
-
-
-def _text(value: Any) -> Any:
+def _text(value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
         raise ValueError("must be text")
     if not sound(os.fspath(value)):
@@ -76,40 +41,73 @@ def _text(value: Any) -> Any:
     return os.fspath(value)
 
 
-Text = Annotated[str, BeforeValidator(_text)]
-Number = Annotated[float, BeforeValidator(_number)]
-Whole = Annotated[int, BeforeValidator(_whole)]
-Flag = Annotated[bool, BeforeValidator(_flag)]
-Names = Annotated[list[Text], BeforeValidator(_names)]
-KINDS = {bool: Flag, int: Whole, float: Number, str: Text, list: Names, tuple: Names}
+def _names(value: Any) -> list[str]:
+    """A list of names from a list, or from text with commas, as papermill's ``-p`` hands it over."""
+    items = value.strip("[]() ").split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)):
+        raise ValueError("must be a list or comma-separated names")
+    items = [_text(str(item).strip(" '\"")) for item in items]
+    if not items or not all(items):
+        raise ValueError("holds an empty name")
+    return items
+
+
+def _one_of(*known: str) -> Kind:
+    def kind(value: Any) -> str:
+        if value not in known:
+            raise ValueError(f"holds the unknown value {value!r}{closest(str(value), known)}")
+        return value
+
+    return kind
+
+
+def _number(value: Any, words: str = "is not a number") -> float:
+    """YAML 1.1 reads ``1e-3`` as text; True is no number."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool) and (number := float(value)) == number:
+            return number
+    raise ValueError(words)
+
+
+def _whole(value: Any, least: float = -math.inf) -> int:
+    if not (number := _number(value, words := "is not a whole number")).is_integer():
+        raise ValueError(words)
+    if number < least:
+        raise ValueError(f"must be at least {least}")
+    return int(number)
+
+
+def _flag(value: Any) -> bool:
+    found = str(value).lower() if isinstance(value, (bool, str)) else ""
+    if found not in ("true", "false"):
+        raise ValueError("must be True or False")
+    return found == "true"
 
 
 class Parameter(NamedTuple):
-    """Type, meaning, whether None will do, and whether it is a path."""
+    """Kind of its values, meaning, and whether None will do."""
 
-    kind: Any
+    kind: Kind
     meaning: str
     optional: bool = False
-    path: bool = False
 
 
-Family = Literal["dream", "llada"]
+KINDS = {bool: _flag, int: _whole, float: _number, str: _text, list: _names, tuple: _names}
+PATHS = ("store", "data", "out")
 VOCABULARY = {
-    "source": Parameter(Literal["recorded", "live"], "recorded rows, or decode live on this machine"),
-    "store": Parameter(Text, "record folder; default data/records, or results/store when live", True, True),
-    "models": Parameter(Names, "models to show: packaged names, local folders or hub ids"),
-    "families": Parameter(Annotated[list[Family], BeforeValidator(_names)], "model families to keep"),
-    "tasks": Parameter(Names, "tasks to show"),
-    "methods": Parameter(Names, "decoding methods to show"),
-    "limit": Parameter(
-        Annotated[Whole, Field(ge=1)], "first n documents of each task's fixed order; None for all", True
-    ),
-    "seed": Parameter(Annotated[Whole, Field(ge=0)], "seed of the decoding draws"),
-    "device": Parameter(Text, "torch device of live runs; None picks one", True),
-    "dtype": Parameter(Literal["float32", "bfloat16", "float16"], "weights' dtype of live runs"),
-    "data": Parameter(Text, "folder with the benchmarks' data; None reads the packaged tasks or the hub", True, True),
-    "out": Parameter(Text, "folder for the figures; default results/figures", True, True),
-    "model": Parameter(Text, "the model to show: a packaged name, a local folder or a hub id"),
+    "source": Parameter(_one_of("recorded", "live"), "recorded rows, or decode live on this machine"),
+    "store": Parameter(_text, "record folder; default data/records, or results/store when live", True),
+    "models": Parameter(_names, "models to show: packaged names, local folders or hub ids"),
+    "families": Parameter(lambda value: list(map(_one_of("dream", "llada"), _names(value))), "model families to keep"),
+    "tasks": Parameter(_names, "tasks to show"),
+    "methods": Parameter(_names, "decoding methods to show"),
+    "limit": Parameter(partial(_whole, least=1), "first n documents of each task's fixed order; None for all", True),
+    "seed": Parameter(partial(_whole, least=0), "seed of the decoding draws"),
+    "device": Parameter(_text, "torch device of live runs; None picks one", True),
+    "dtype": Parameter(_one_of("float32", "bfloat16", "float16"), "weights' dtype of live runs"),
+    "data": Parameter(_text, "folder with the benchmarks' data; None reads the packaged tasks or the hub", True),
+    "out": Parameter(_text, "folder for the figures; default results/figures", True),
+    "model": Parameter(_text, "the model to show: a packaged name, a local folder or a hub id"),
 }
 
 
@@ -120,23 +118,9 @@ def coerce(name: str, value: Any, spec: Parameter) -> Any:
             return None
         raise NotebookError(f"parameter {name} cannot be empty: give {spec.meaning}")
     try:
-        return TypeAdapter(spec.kind).validate_python(value)
-    except ValidationError as caught:
-        error = caught.errors()[0]
-    if error["type"] == "literal_error":
-        known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-        raise NotebookError(f"parameter {name}: unknown value {error['input']!r}{closest(str(error['input']), known)}")
-    if error["type"] == "greater_than_equal":
-        raise NotebookError(f"parameter {name}={error['input']} must be at least {error['ctx']['ge']}")
-    said = error["msg"].removeprefix("Value error, ")
-    after = {"must be text": f": {spec.meaning}", "holds an empty name": f": give {spec.meaning}"}.get(said, "")
-    raise NotebookError(f"parameter {name}={value!r} {said}{after}")
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+        return spec.kind(value)
+    except ValueError as error:
+        raise NotebookError(f"parameter {name}={value!r} {error} ({spec.meaning})") from None
 
 
 def spec_of(name: str, default: Any) -> Parameter:
@@ -145,7 +129,7 @@ def spec_of(name: str, default: Any) -> Parameter:
         return VOCABULARY[name]
     if isinstance(default, type):
         return Parameter(KINDS[default], f"of type {default.__name__}")
-    return Parameter(KINDS.get(type(default), Text), f"like {default!r}", optional=default is None)
+    return Parameter(KINDS.get(type(default), _text), f"like {default!r}", default is None)
 
 
 # --- notebooks ----------------------------------------------------------------------------------------------
@@ -169,6 +153,27 @@ def _literal(text: str) -> Any:
     return None
 
 
+def given(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for a notebook's parameters, each as its default or the vocabulary asks for it.
+
+    Raises:
+        UserError: an unknown parameter, or a value that does not fit.
+    """
+    declared = parameters(path)
+    if unknown := [name for name in values if name not in declared]:
+        raise UserError(f"{path.stem}: unknown parameter {unknown[0]!r}{closest(str(unknown[0]), declared)}")
+    try:
+        return {name: coerce(name, value, spec_of(name, declared[name])) for name, value in values.items()}
+    except NotebookError as error:
+        raise UserError(f"{path.stem}: {error}") from None
+
+
+def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With whole paths in place of those relative to the current folder."""
+    paths = {name: Path(os.path.expanduser(values[name])).resolve() for name in PATHS if values.get(name) is not None}
+    return {**values, **paths}
+
+
 def check(scope: Mapping[str, Any], names: str, **own: Any) -> SimpleNamespace:
     """Validate the parameters of the running notebook and return them, typed, with paths resolved.
 
@@ -186,10 +191,7 @@ def check(scope: Mapping[str, Any], names: str, **own: Any) -> SimpleNamespace:
             for name in re.findall(r"(?m)^(\w+) = ", cell):
                 if name not in declared:
                     raise NotebookError(f"unknown parameter {name!r}{closest(name, declared)}")
-    values = {name: coerce(name, scope[name], spec_of(name, own.get(name))) for name in declared}
-    for name in ("store", "data", "out"):
-        if values.get(name) is not None:
-            values[name] = Path(os.path.expanduser(values[name])).resolve()
+    values = resolved({name: coerce(name, scope[name], spec_of(name, own.get(name))) for name in declared})
     if "out" in values and values["out"] is None:
         values["out"] = home() / "results" / "figures"
     if {"models", "families"} <= set(values):

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import json
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from jot.errors import UserError
+from jot.records.store import replace
 from jot.runs import distributed
 from jot.runs.grid import NotebookPoint, Point
 
@@ -36,32 +37,41 @@ def _model(name: str, device: str | None, dtype: str | None):
     return load(name, device=device, dtype=dtype)
 
 
+def _row(point: Point) -> dict:
+    """What is known of a cell's row in the summary before it runs."""
+    named = {name: getattr(point, name) for name in ("model", "task", "method", "seed")}
+    return dict.fromkeys(COLUMNS, "") | named | {"split": point.own_split, "settings": point.shown}
+
+
+def _attempt(row: dict, work: Callable[[], dict]) -> dict:
+    """The row with what ``work`` gives, its seconds, and the error that ended this point alone."""
+    begun = time.perf_counter()
+    try:
+        row |= work()
+    except UserError as error:
+        row["error"] = str(error)
+    except Exception as error:  # one point that breaks must not end the others
+        row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return row | {"seconds": round(time.perf_counter() - begun, 1)}
+
+
 def decode(point: Point, store: Path, *, device: str | None, slots: int) -> dict:
     """Decode what the store lacks of one cell; a row of the summary, whatever happens.
 
     An error ends this cell alone: it is named in the row's ``error``.
     """
-    from jot.runs.harness import evaluate
 
-    row = dict.fromkeys(COLUMNS, "") | {
-        "model": point.model, "task": point.task, "split": point.own_split, "method": point.method, "seed": point.seed,
-        "settings": point.shown,
-    }  # fmt: skip
-    begun = time.perf_counter()
-    try:
-        model = _model(point.model, device, point.dtype)
+    def work() -> dict:
+        from jot.runs.harness import evaluate
+
         summary = evaluate(
-            model, point.task, point.method, split=point.own_split, limit=point.limit, store=store / point.store,
-            seed=point.seed, slots=slots, trace=point.trace, allow_code_execution=point.allow_code_execution,
-            progress=False, **dict(point.settings),
+            _model(point.model, device, point.dtype), point.task, point.method, split=point.own_split,
+            limit=point.limit, store=store / point.store, seed=point.seed, slots=slots, trace=point.trace,
+            allow_code_execution=point.allow_code_execution, progress=False, **point.params,
         )  # fmt: skip
-        row |= {"cell": summary.cell, "n": summary.n, "score": summary.score, "speedup": summary.speedup,
-                "decoded": summary.decoded}  # fmt: skip
-    except UserError as error:
-        row["error"] = str(error)
-    except Exception as error:  # one cell that breaks must not end the others
-        row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return row | {"seconds": round(time.perf_counter() - begun, 1)}
+        return {name: getattr(summary, name) for name in ("cell", "n", "score", "speedup", "decoded")}
+
+    return _attempt(_row(point), work)
 
 
 def executed(path: Path) -> bool:
@@ -80,42 +90,34 @@ def execute(point: NotebookPoint, store: Path, cells: Iterable[str] = ()) -> dic
         cells: ids of the cells that the grid decodes; a notebook older than their records, or than the packed records
             that it reads, is executed again.
     """
-    from jot.runs import notebooks
-
     out = point.out(store)
-    row = dict.fromkeys(COLUMNS, "") | {
-        "notebook": str(out), "settings": point.shown, "decoded": 0,
-    }  # fmt: skip
-    begun = time.perf_counter()
-    try:
+
+    def work() -> dict:
+        from jot.runs import notebooks
+
         ids = set(cells)
         records = [path for path in store.rglob("*.jsonl") if path.name.split(".")[0] in ids]
         newest = max((path.stat().st_mtime for path in (*records, *point.reads(store))), default=0)
-        if not executed(out) or out.stat().st_mtime < newest:
-            notebooks.run(point.name, point.params(store), out)
-            row["decoded"] = 1
-    except UserError as error:
-        row["error"] = str(error)
-    except Exception as error:  # one notebook that breaks must not end the others
-        row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return row | {"seconds": round(time.perf_counter() - begun, 1)}
+        if executed(out) and out.stat().st_mtime >= newest:
+            return {}
+        notebooks.run(point.name, point.params(store), out)
+        return {"decoded": 1}
+
+    return _attempt(dict.fromkeys(COLUMNS, "") | {"notebook": str(out), "settings": point.shown, "decoded": 0}, work)
 
 
-def _end_with_parent() -> None:
-    """Ends this process as soon as the one that started it is gone, killed or not."""
-    wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)
+def _begin(command: Connection, device: str | None, threads: int) -> None:
+    """The start of a worker, which ends as soon as its command has closed the other end, or is gone: killed or not."""
 
+    def end() -> None:
+        command.poll(None)
+        os._exit(1)
 
-def _work(pipe: Connection, store: Path, device: str | None, slots: int, threads: int) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and its end is ours
+    threading.Thread(target=end, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is interrupted too, and its end is ours
     torch.set_num_threads(threads)
     if str(device).startswith("cuda:"):
         torch.cuda.set_device(device)
-    pipe.send(None)
-    while (point := pipe.recv()) is not None:
-        pipe.send(decode(point, store, device=device, slots=slots))
 
 
 def _line(row: dict, done: int, total: int) -> str:
@@ -153,17 +155,18 @@ def run(
     """
     store = Path(store)
     rows: list[dict] = []
-    total = len(points) + len(notebooks)
+    total, lock = len(points) + len(notebooks), threading.Lock()
     begun = time.perf_counter()
 
     def more() -> bool:
         return seconds is None or time.perf_counter() - begun < seconds
 
     def keep(row: dict) -> None:
-        rows.append(row)
-        if distributed.first():
-            say(_line(row, len(rows), total))
-            summarize(store, rows)
+        with lock:
+            rows.append(row)
+            if distributed.first():
+                say(_line(row, len(rows), total))
+                summarize(store, rows)
 
     if workers == 1:
         for point in points:
@@ -171,7 +174,7 @@ def run(
                 break
             keep(decode(point, store, device=device, slots=slots))
     else:
-        _spread(points, store, keep, more, workers, device, slots)
+        _spread(points, keep, more, workers, device, store=store, slots=slots)
     cells = [row["cell"] for row in rows]
     for notebook in notebooks if distributed.first() else ():
         if not more():
@@ -181,69 +184,41 @@ def run(
 
 
 def _spread(
-    points: Sequence[Point],
-    store: Path,
-    keep: Callable[[dict], None],
-    more: Callable[[], bool],
-    workers: int,
-    device: str | None,
-    slots: int,
-) -> None:
-    """Hand the cells to ``workers`` processes; one that dies costs the cell that it was at, until the next run, and
-    another takes its place.
+    points: Sequence[Point], keep: Callable[[dict], None], more: Callable[[], bool], workers: int, device: str | None,
+    **how: object,
+) -> None:  # fmt: skip
+    """Hand the cells to ``workers`` executors of one process each; a process that dies costs the cell that it was at,
+    until the next run, and another takes its place.
     """
-    queue = deque(points)
     gpus = torch.cuda.device_count() if device in (None, "cuda") else 0
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")
-    pipes: dict[Connection, tuple[multiprocessing.process.BaseProcess, str | None]] = {}
-    given: dict[Connection, Point] = {}
+    theirs, ours = context.Pipe(duplex=False)
+    left = iter(points)
 
-    def start(place: str | None) -> None:
-        here, there = context.Pipe()
-        process = context.Process(target=_work, args=(there, store, place, slots, threads), daemon=True)
-        process.start()
-        there.close()
-        pipes[here] = process, place
-
-    def lose(point: Point, why: str) -> None:
-        keep(dict.fromkeys(COLUMNS, "") | {"model": point.model, "task": point.task, "method": point.method,
-             "seconds": 0, "error": why})  # fmt: skip
-
-    for i in range(workers):
-        start(f"cuda:{i % gpus}" if gpus else device)
-    while pipes:
-        for pipe in wait(list(pipes)):
+    def work(number: int) -> None:
+        place, pool = f"cuda:{number % gpus}" if gpus else device, None
+        for point in left:
+            if not more():
+                return
+            pool = pool or ProcessPoolExecutor(1, context, _begin, (theirs, place, threads))
             try:
-                row = pipe.recv()
-            except (EOFError, OSError):  # killed, or out of memory: its cell can be resumed
-                process, place = pipes.pop(pipe)
-                process.join()
-                if pipe in given:
-                    lose(given.pop(pipe), "its process ended; run again to resume")
-                    if queue and more():  # another in its place; each costs a cell, so this ends
-                        start(place)
-                continue
-            if row is not None:
+                row = pool.submit(decode, point, device=place, **how).result()
+            except BrokenProcessPool:  # killed, or out of memory: its cell can be resumed
+                error = "its process ended; run again to resume, with --workers 1 to see why"
+                row, pool = _row(point) | {"seconds": 0, "error": error}, None
+            if not ours.closed:
                 keep(row)
-                given.pop(pipe)
-            point = queue.popleft() if queue and more() else None
-            if point is not None:
-                given[pipe] = point
-            with contextlib.suppress(OSError):  # it died meanwhile: its end of the pipe says so next
-                pipe.send(point)
-            if point is None:
-                pipes.pop(pipe)[0].join()
-    while queue and more():
-        lose(queue.popleft(), "no process could begin it; run again with --workers 1 to see why")
+
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            list(pool.map(work, range(workers)))
+        finally:
+            list(left)  # interrupted: nothing more is begun, and the processes end
+            ours.close()
 
 
 def summarize(store: Path, rows: Sequence[dict]) -> None:
     """Write ``summary.csv``, whole or not at all."""
     store.mkdir(parents=True, exist_ok=True)
-    temporary = store / f".summary.{os.getpid()}.tmp"
-    with open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(temporary, store / "summary.csv")
+    replace(store / "summary.csv", pd.DataFrame(rows, columns=COLUMNS).to_csv(index=False, na_rep="nan"))

@@ -179,6 +179,16 @@ class DecodeConfig:
     def block_steps(self) -> int:
         return -(-self.steps // len(self.blocks))
 
+    @property
+    def existing_steps(self) -> int:
+        """Those of ``steps`` that full decoding can take: where they outnumber the tokens, counts run out of masks."""
+        steps = 0
+        for start, end in self.blocks:
+            plan = SCHEDULES[self.schedule](end - start, self.block_steps, self.eps)
+            spent = plan.dtype.kind != "f" and self.stop_early and (end == self.length or not self.keep_steps)
+            steps += int((plan.cumsum() < end - start).sum()) + 1 if spent else len(plan)
+        return min(self.steps, steps)
+
 
 def _ids(name: str, given) -> tuple[int, ...]:
     ids = [] if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__") else [index(i) for i in given]

@@ -519,7 +519,7 @@ class CreditDecoding(ExitRule):
         # Of exp(logit - first) nothing but the credited tokens changes, and the likeliest is among them.
         mass = (step.logits.gather(1, token).double() - top.first[:, None].double()).exp()
         gain = (1 + credit) ** self.alpha
-        score = torch.where(credit > 0, mass * gain, 0.0)
+        score = mass * gain
         best = score.amax(1)
         step.top = top._replace(index=torch.where(score == best[:, None], token, step.logits.shape[1] - 1).amin(1))
         sure = best / (top.total.double() + (mass * (gain - 1)).sum(1))

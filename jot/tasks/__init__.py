@@ -11,6 +11,7 @@ import difflib
 import gzip
 import json
 import os
+import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,27 +113,33 @@ def split_file(task: Task, split: str | None, data: str | os.PathLike | None) ->
     if data is None and not task.packaged:
         return split, None
     home = Path(os.environ.get("JOT_HOME") or FOLDER.parents[1])
-    path = (home / "data" / "tasks" if data is None else Path(data)) / task.files[task.splits.index(split)]
-    if data is not None and Path(data).is_file():
-        path = Path(data)  # the file itself, such as one of a user's own texts
+    folder, file = home / "data" / "tasks" if data is None else Path(data), task.files[task.splits.index(split)]
+    path = folder if folder.is_file() else folder / file
+    if not path.is_file() and not task.packaged:  # as the original release or the hub's repository name it
+        stem = re.escape(Path(file).name.split(".")[0])
+        name = re.compile(rf"({stem}|{split}|{task.name}-{split})[.-](.*\.)?(jsonl?(\.gz)?|parquet)", re.IGNORECASE)
+        near = [*sorted(folder.glob("*")), *sorted(folder.glob(f"{task.hub[1] or '*'}/*"))]
+        path = next((p for p in near if p.is_file() and name.fullmatch(p.name)), path)
     if not path.is_file():
-        where = (
-            "check out data/tasks, or set JOT_HOME to the checkout" if data is None else "name the folder with --data"
-        )
+        where = "check out data/tasks, or set JOT_HOME to the checkout" if data is None else "name it with --data"
         raise UserError(f"there is no {path}, which holds {split} of {task.name}; {where}")
     return split, path
 
 
 def read_jsonl(path: Path) -> list[dict]:
-    """Documents of a JSON Lines file, gzip-compressed unless it is named ``.jsonl``.
+    """Rows of a JSON Lines file, gzip-compressed or not, or of a Parquet file, whatever its name.
 
     Raises:
         UserError: the file is damaged.
     """
-    plain = path.suffix == ".jsonl"
     try:
-        with (open if plain else gzip.open)(path, "rt", encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
+        with path.open("rb") as file:
+            begin = file.read(4)
+        if begin == b"PAR1":
+            import pyarrow.parquet
+
+            return pyarrow.parquet.read_table(path).to_pylist()
+        with (gzip.open if begin[:2] == b"\x1f\x8b" else open)(path, "rt", encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.strip()]
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        kind = "JSON Lines" if plain else "gzip-compressed JSON Lines"
-        raise UserError(f"{path} is no {kind} file ({error}); fetch it again") from error
+        raise UserError(f"{path} is no JSON Lines, gzip or Parquet file ({error}); fetch it again") from error

@@ -171,16 +171,28 @@ def _parses(source: str) -> bool:
     return True
 
 
-def _unfence(text: str, prompt: str) -> str:
+def _defines(entry_point: str) -> re.Pattern[str]:
+    return re.compile(rf"^([ \t]*)(?:async )?def {re.escape(entry_point)}\b", re.MULTILINE)
+
+
+def _unfence(text: str, prompt: str, entry_point: str) -> str:
+    """The fenced block that defines the entry point, else the first that may be Python; the text without a fence."""
     fences = list(_FENCE.finditer(text))
     if not fences:
         return text.split("```", 1)[0]
-    first = fences[0]
-    before = text[: first.start()]
-    if not first.group(1) and before.strip() and any(_parses(prompt + variant) for variant in _indents(before)):
+    before = text[: fences[0].start()]
+    if not fences[0].group(1) and before.strip() and any(_parses(prompt + variant) for variant in _indents(before)):
         return before  # the prompt had opened the fence: this one closes it
-    end = fences[1].start() if len(fences) > 1 else len(text)
-    return text[first.end() : end].removeprefix("\n").split("```", 1)[0]
+    blocks: list[tuple[str, str]] = []
+    ends = [fence.start() for fence in fences[1:]] + [len(text)]
+    closed = True
+    for fence, end in zip(fences, ends, strict=True):
+        if closed or fence.group(1):
+            blocks.append((fence.group(1), text[fence.end() : end].removeprefix("\n").split("```", 1)[0]))
+        closed = not (closed or fence.group(1))
+    python = [block for language, block in blocks if language.lower() in ("", "py", "python", "python3")]
+    defining = [block for _, block in blocks if entry_point and _defines(entry_point).search(block)]
+    return (defining or python or [blocks[0][1]])[0]
 
 
 def _indents(code: str) -> list[str]:
@@ -195,7 +207,7 @@ def _definition(code: str, entry_point: str) -> str | None:
     """A full definition of `entry_point` inside `code`, with the imports and helpers before it, without
     prose.
     """
-    match = re.search(rf"^([ \t]*)(?:async )?def {re.escape(entry_point)}\b", code, re.MULTILINE)
+    match = _defines(entry_point).search(code)
     if not match:
         return None
     indent, kept = match.group(1), []
@@ -203,7 +215,7 @@ def _definition(code: str, entry_point: str) -> str | None:
         bare = line.removeprefix(indent)
         if not bare.strip() or bare[0] in " \t)]}#" or _CODE_LINE.match(bare):
             kept.append(bare)
-        elif re.search(rf"^(?:async )?def {re.escape(entry_point)}\b", "\n".join(kept), re.MULTILINE):
+        elif _defines(entry_point).search("\n".join(kept)):
             break  # prose after the definition
     return "\n".join(kept)
 
@@ -216,7 +228,7 @@ def code(text: str, prompt: str = "", entry_point: str = "") -> str:
     its indentation gets it back. Text that cannot be made to parse is returned nearly as it stands, and then
     fails.
     """
-    source = _unfence(cut(text), prompt)
+    source = _unfence(cut(text).replace("\r\n", "\n"), prompt, entry_point)
     repeated = _definition(source, entry_point) if entry_point else None
     if repeated is not None:
         # A docstring is a complete body, so a second definition after the prompt replaces the first one.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from jot.errors import UserError
 from jot.tasks import extract, get, read_jsonl, sandbox, split_file
-from jot.tasks.documents import check
+from jot.tasks.documents import FIELDS, check
 from jot.tasks.prompts import LETTERS, prompt_text
 
 # ---------------------------------------------------------------- documents
@@ -34,7 +35,8 @@ def load(name: str, split: str | None = None, data: str | None = None, **_) -> d
     task = get(name)
     split, path = split_file(task, split, data)
     source = path or task.hub[0]
-    docs = check(name, read_jsonl(path) if path else _from_hub(name, split), source)
+    rows = read_jsonl(path) if path else _from_hub(name, split)
+    docs = check(name, rows if task.packaged else _documents(name, rows, split), source)
     return {"test": Documents(_whole(docs, source) if name == "c4" else docs)}
 
 
@@ -49,7 +51,7 @@ def _from_hub(name: str, split: str) -> list[dict]:
         if name == "c4":  # the first of eight files; asking for the split would fetch the training files too
             part = {split: f"{configuration}/c4-{split}.00000-of-00008.json.gz"}
             return list(datasets.load_dataset(path, data_files=part, split=split))
-        rows = datasets.load_dataset(path, configuration, split=split)
+        return list(datasets.load_dataset(path, configuration, split=split))
     except Exception as error:  # the hub and datasets raise many unrelated types
         file = get(name).files[get(name).splits.index(split)]
         raise UserError(
@@ -58,46 +60,34 @@ def _from_hub(name: str, split: str) -> list[dict]:
         ) from error
     finally:
         logger.setLevel(level)
-    convert: dict[str, Callable[[Iterable[Mapping], str], list[dict]]] = {
-        "gsm8k": _gsm8k_rows, "mmlu": _mmlu_rows, "hellaswag": _hellaswag_rows, "humaneval": _humaneval_rows,
-    }  # fmt: skip
-    return convert[name](rows, split)
 
 
-def _gsm8k_rows(rows: Iterable[Mapping], split: str) -> list[dict]:
-    return [
-        {"id": f"gsm8k/{split}/{i}", "question": row["question"], "answer": row["answer"],
-         "final": row["answer"].rsplit("####", 1)[-1].strip().replace(",", "")}
-        for i, row in enumerate(rows)
-    ]  # fmt: skip
+def _clean(text: object) -> object:
+    """HellaSwag's text without the marks of its WikiHow part."""
+    if not isinstance(text, str):
+        return [_clean(part) for part in text] if isinstance(text, list) else text
+    text = re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". "))
+    return text.replace("  ", " ").strip()
 
 
-def _mmlu_rows(rows: Iterable[Mapping], split: str) -> list[dict]:
-    seen: dict[str, int] = {}
-    docs = []
+def _documents(name: str, rows: Iterable[object], split: str) -> list[object]:
+    """The documents of rows as a benchmark publishes them; a row that has an id is a document already."""
+    docs, seen = [], Counter()
     for row in rows:
-        subject = row["subject"]
-        docs.append({"id": f"mmlu/{split}/{subject}/{seen.get(subject, 0)}",
-                     **{k: row[k] for k in ("subject", "question", "choices", "answer")}})  # fmt: skip
-        seen[subject] = seen.get(subject, 0) + 1
+        if isinstance(row, Mapping) and "id" not in row and name != "c4":
+            subject = f"{row.get('subject')}/" if name == "mmlu" else ""
+            place = f"{name}/{'val' if name == 'hellaswag' else split}/{subject}"
+            row = {"id": row.get("task_id", f"{place}{seen[subject]}"), **row}
+            seen[subject] += 1
+            if name == "gsm8k" and isinstance(row.get("answer"), str):
+                row["final"] = row["answer"].rsplit("####", 1)[-1].strip().replace(",", "")
+            if name == "hellaswag":
+                row |= {field: _clean(row.get(field)) for field in ("activity_label", "ctx", "endings")}
+                label = row.get("label")
+                row["label"] = int(label) if label in ("0", "1", "2", "3") else label  # text on the hub
+            row = {field: row[field] for field in ("id", *FIELDS[name]) if field in row}
+        docs.append(row)
     return docs
-
-
-def _hellaswag_rows(rows: Iterable[Mapping], split: str) -> list[dict]:
-    def clean(text: str) -> str:  # marks of the WikiHow part
-        text = re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". "))
-        return text.replace("  ", " ").strip()
-
-    return [
-        {"id": f"hellaswag/val/{i}", "activity_label": clean(row["activity_label"]), "ctx": clean(row["ctx"]),
-         "endings": [clean(ending) for ending in row["endings"]], "label": int(row["label"])}
-        for i, row in enumerate(rows)
-    ]  # fmt: skip
-
-
-def _humaneval_rows(rows: Iterable[Mapping], split: str) -> list[dict]:
-    fields = ("entry_point", "prompt", "canonical_solution", "test")
-    return [{"id": row["task_id"], **{k: row[k] for k in fields}} for row in rows]
 
 
 C4_WORDS, C4_DOCUMENTS = 384, 2000  # a word is a token at least: 128 of prompt and 256 of reference; the most taken

@@ -31,6 +31,13 @@ def render(model: DiffusionModel, chat: Sequence[Mapping[str, str]], instead: st
         ) from error
 
 
+def untemplated(model: DiffusionModel) -> str | None:
+    """The sentence on a model that reads text and has no chat template; None where it has one."""
+    if model.tokenizer is None or model.tokenizer.chat_template:
+        return None
+    return f"{model.name} has no chat template, so prompts reach it bare; a model tuned on chats needs its own"
+
+
 def check_text(text: str) -> None:
     """Refuse a prompt with bytes or halves of characters that are no UTF-8."""
     if not is_text(text):
