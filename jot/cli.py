@@ -68,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     decode = commands.add_parser("decode", parents=[common, weights], help="decode one prompt")
     decode.add_argument("prompt", help="the user's turn")
     decode.add_argument("--no-chat", action="store_true", help="take the prompt as it is, without the chat template")
+    decode.add_argument("--watch", action="store_true", help="show the canvas as it fills; plain lines where piped")
+    decode.add_argument("--html", metavar="FILE", help="write a page that replays it beside full decoding")
     decode.set_defaults(run=_decode)
 
     listing = commands.add_parser("tasks", help="list the tasks")
@@ -201,7 +203,8 @@ def _agree(options: argparse.Namespace) -> None:
 
 
 def _decode(options: argparse.Namespace) -> None:
-    from jot.decode import decode
+    from jot import replay
+    from jot.decode import decode, decode_steps
     from jot.models import load
     from jot.runs import settings
     from jot.tasks.text import answer_ids, check_text, encode, render, to_text, untemplated
@@ -209,6 +212,8 @@ def _decode(options: argparse.Namespace) -> None:
     if not options.prompt.strip():
         raise UserError("the prompt is empty; give some text")
     check_text(options.prompt)
+    if options.html is not None:
+        replay.check_file(options.html)
     chosen = settings.parse(options.method, _pairs(options.settings))
 
     def resolve(model):
@@ -223,10 +228,20 @@ def _decode(options: argparse.Namespace) -> None:
     if not options.no_chat and (told := untemplated(model)):
         print(f"jot: {told}", file=sys.stderr)
     prompt = options.prompt if options.no_chat else render(model, chat, ", or use --no-chat")
-    out = decode(model, encode(model, [prompt])[0], rule, **vars(config))
+    ids, how = encode(model, [prompt])[0], vars(config)
+    if options.watch:
+        out = replay.watch(model, config, decode_steps(model, ids, rule, **how))
+    else:
+        out = decode(model, ids, rule, trace=options.html is not None, **how)
     print(to_text(model, answer_ids(model, out.generated)).strip("\n"))
     steps = config.existing_steps
     print(f"[{out.steps} of {steps} steps, speedup {steps / out.steps:.2f}x, {out.seconds:.2f} s]")
+    if options.html is not None:
+        sides = {" ".join([options.method, *options.settings]): out}
+        if options.method != "full":
+            sides = {"full decoding": decode(model, ids, trace=True, **how), **sides}
+        with open(options.html, "w", encoding="utf-8") as file:
+            file.write(replay.page(model, config, options.prompt, sides))
 
 
 def _tasks(options: argparse.Namespace) -> None:

@@ -121,7 +121,7 @@ LAYERS = [
     ("jot.fast",),
     ("jot.decode",),
     ("jot",),
-    ("jot.tasks",),
+    ("jot.tasks", "jot.replay"),
     ("jot.runs",),
     ("jot.paper",),
     ("jot.reproduce",),
