@@ -33,6 +33,7 @@ MODELS = {"dream": "Dream-7B", "llada": "LLaDA-8B"}
 PARAMETERS = {"tau": "tau_max", "tau_min": "tau_min", "gamma": "gamma", "window": "window"}
 KINDS = {
     "arithmetic": "a number that follows from the paper's other numbers",
+    "theorem": "a statement with a proof, checked by exact sums over a small process",
     "comparison": "an ordering or a statement about the paper's own tables",
     "setting": "a configuration that the paper states, against what this package uses",
     "phenomenon": "an effect, looked for in the embedded models' recorded runs",
