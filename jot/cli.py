@@ -13,6 +13,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from errno import EBADF, EDQUOT, EIO, ENOSPC
 
 from jot import __version__
 from jot.errors import Parser, UserError
@@ -341,24 +342,33 @@ def _refusal(error: Exception) -> str | None:
     torch = sys.modules.get("torch")
     if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
         return "out of memory: use a smaller model, fewer --slots or another --device; what was finished is recorded"
+    if isinstance(error, OSError) and error.errno in (ENOSPC, EBADF, EIO, EDQUOT) and not error.filename:
+        return f"cannot write the output ({error.strerror}); give it another place, what was decoded is recorded"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"cannot read or write {error.filename} ({error.strerror}); put that right and run again"
     return None
 
 
+def _mute() -> None:
+    """Sends the rest of the output nowhere, where its place takes none: Python would complain once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # `>&-`
     try:
         if words and words[0] in FORWARDED:
-            return _forward(words[0], words[1:]) or 0
-        options = _parser().parse_args(words)
-        _check(options)
-        code = options.run(options) or 0
+            code = _forward(words[0], words[1:]) or 0
+        else:
+            options = _parser().parse_args(words)
+            _check(options)
+            code = options.run(options) or 0
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # `jot cells GRID | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _mute()
         return 0
     except KeyboardInterrupt:
         print("jot: interrupted; what was finished is recorded, run again to go on", file=sys.stderr)
@@ -366,6 +376,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if (sentence := _refusal(error)) is None:
             raise
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _mute()
         who = "" if distributed.first() else f" (process {distributed.rank()})"
         print(f"jot: error{who}: {' '.join(sentence.split())}", file=sys.stderr)
         return 2

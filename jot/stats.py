@@ -58,12 +58,19 @@ def standard_error_points(p: float, n: int) -> float:
     return 100 * float(np.sqrt(p * (1 - p) / n))
 
 
+def _numbers(name: str, values: Sequence[float]) -> np.ndarray:
+    values = np.asarray(values, dtype=float)
+    if missing := int(np.isnan(values).sum()):
+        raise UserError(f"{missing} of {values.size} {name} are no numbers; leave out what has none")
+    return values
+
+
 # --- two paired proportions ---------------------------------------------------------------------------------
 
 
 def discordant(method: np.ndarray, baseline: np.ndarray) -> tuple[int, int]:
     """Repairs and breaks ``(b, c)`` of two 0/1 score vectors over the same documents, shape (n,)."""
-    method, baseline = np.asarray(method) > 0.5, np.asarray(baseline) > 0.5
+    method, baseline = _numbers("scores", method) > 0.5, _numbers("scores", baseline) > 0.5
     if method.shape != baseline.shape:
         raise UserError(f"a paired comparison needs equal lengths, not {method.shape} and {baseline.shape}")
     return int((method & ~baseline).sum()), int((~method & baseline).sum())
@@ -144,7 +151,7 @@ def holm(pvalues: Sequence[float] | Mapping) -> np.ndarray | dict:
     """Holm-adjusted p-values in the order given; a mapping comes back as a dict with the same keys."""
     if isinstance(pvalues, Mapping):
         return dict(zip(pvalues, holm(list(pvalues.values())).tolist(), strict=True))
-    p = np.asarray(pvalues, dtype=float)
+    p = _numbers("p-values", pvalues)
     return multipletests(p, method="holm")[1] if len(p) else p
 
 

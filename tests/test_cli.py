@@ -293,6 +293,22 @@ def test_interrupted(model: str, tmp_path: Path, capsys, monkeypatch) -> None:
     assert "run again" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("place", "code", "told"),
+    [
+        (">/dev/full", 2, "jot: error: cannot write the output (No space left on device); give it another place"),
+        (">&-", 0, ""), ("| true", 0, ""), (">&- 2>&-", 0, ""),
+    ],
+)  # fmt: skip
+def test_an_output_that_takes_nothing(root: Path, place: str, code: int, told: str) -> None:
+    if "full" in place and not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    words = ["bash", "-c", f"set -o pipefail; {sys.executable} -m jot tasks {place}"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=root, env=os.environ)
+    assert (done.returncode, done.stderr.startswith(told)) == (code, True), done.stderr
+    assert done.stderr.count("\n") == (code == 2)
+
+
 def test_as_a_module(root: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "jot", "evaluate", "--model", "pocket-lada", "--task", "pocket_mmlu"],

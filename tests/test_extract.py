@@ -50,6 +50,11 @@ from jot.tasks import extract
         ("The answer is 12. Check: 3", "12"),
         ("the final answer is: $1,000.00 which", "1000"),
         ("Answer: 17 apples and 2 pears", "17"),
+        ("The answer is 3 + 4 = 7", "7"),
+        ("The answer is 12. Check: 12 / 4 = 3", "12"),
+        ("Answer: 5\nWait, that is wrong.\nAnswer: 6", "6"),
+        ("The answer is 5. No: the answer is 6.", "6"),
+        ("Answer: 5\nAnswer: none", "5"),
         ("she has 10-5 and then 3.", "3"),
         ("that leaves 10-5", "5"),
         ("it costs $.50", "0.5"),
@@ -64,6 +69,20 @@ from jot.tasks import extract
 )  # fmt: skip
 def test_gsm8k(text: str, answer: str) -> None:
     assert extract.gsm8k(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "recorded"),
+    [
+        ("#### 3 + 4 = 7", "7", "3"),
+        ("#### x = 7 - 2 = 5 dollars", "5", "7"),
+        ("####  = 7", "7", "7"),
+        ("#### 7 =", "7", "7"),
+        ("#### 7", "7", "7"),
+    ],
+)
+def test_equations(text: str, answer: str, recorded: str) -> None:
+    assert extract.gsm8k(text, equations=True) == answer and extract.gsm8k(text) == recorded
 
 
 @pytest.mark.parametrize(
@@ -83,7 +102,8 @@ def test_same_number(left: str, right: str, same: bool) -> None:
         ("The answer is B", "B"), ("the answer is (c).", "C"), ("Answer: D", "D"), ("option A is right", "A"),
         ("I would pick C here", "C"), ("A man walks to B", "B"), ("b", "B"), ("(d)", "D"), ("Because", ""),
         ("E", ""),
-        ("", ""), ("B<|eot_id|>C", "B"), ("Dog", ""), ("It's A.", "A"), ("\nC", "C"),
+        ("", ""), ("Answer: B\nNo.\nAnswer: C", "C"),
+        ("The answer is B, option A is wrong", "B"), ("B<|eot_id|>C", "B"), ("Dog", ""), ("It's A.", "A"), ("\nC", "C"),
     ],
 )  # fmt: skip
 def test_letter(text: str, letter: str) -> None:

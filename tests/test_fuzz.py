@@ -268,7 +268,8 @@ def test_documents_of_any_fields(task: str, data) -> None:
 
 @fuzz(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("utf-8", "surrogateescape")))
 def test_answers_of_any_text(text: str) -> None:
-    assert functions.numbers([[text]], [{}])[0][0] == extract.gsm8k(text)
+    assert functions.pocket_numbers([[text]], [{}])[0][0] == extract.gsm8k(text)
+    assert functions.numbers([[text]], [{}])[0][0] == extract.gsm8k(text, equations=True)
     assert functions.letters([[text]], [{}])[0][0] in ("", *"ABCD")
     (program,) = functions.programs([[text]], [{"prompt": "def f(x):\n", "entry_point": "f"}])[0]
     assert isinstance(program, str)

@@ -350,6 +350,23 @@ def test_answers_end_at_the_first_end_mark(llada) -> None:
     assert answer_ids(llada, [llada.eos_id] * 3) == [] and answer_ids(llada, [5]) == [5]
 
 
+def test_ids_beyond_the_tokenizer_are_seen(tmp_path: Path) -> None:
+    """Dream-7B has 152,064 rows and fewer tokens."""
+    folder = tiny.build(tmp_path / "wide")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        tokens = json.loads((folder / name).read_text())
+        if name == "tokenizer.json":
+            tokens["added_tokens"] = [token for token in tokens["added_tokens"] if token["id"] < 2045]
+            tokens["model"]["vocab"] = {t: i for t, i in tokens["model"]["vocab"].items() if i < 2045}
+        else:
+            tokens["added_tokens_decoder"] = {i: t for i, t in tokens["added_tokens_decoder"].items() if int(i) < 2045}
+        (folder / name).write_text(json.dumps(tokens))
+    model = load(folder, device="cpu")
+    ids = encode(model, ["one two"])[0]
+    assert to_text(model, ids) == "one two" and to_text(model, [*ids, model.eos_id]) == "one two"
+    assert to_text(model, [2046, *ids, 2045, 2047]) == "\ufffdone two\ufffd\ufffd" and to_text(model, []) == ""
+
+
 def test_chat(llada) -> None:
     user = [{"role": "user", "content": "hi"}]
     assert render(llada, user) == "<|user|>hi<|assistant|>"

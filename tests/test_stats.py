@@ -83,6 +83,14 @@ def test_holm():
     assert len(stats.holm([])) == 0
 
 
+def test_what_is_no_number_is_not_counted():
+    with pytest.raises(stats.UserError, match="1 of 2 p-values are no numbers; leave out what has none"):
+        stats.holm({"x": 0.04, "y": float("nan")})
+    for scores in ([1, float("nan"), 0], [1, None, 0]):
+        with pytest.raises(stats.UserError, match="1 of 3 scores are no numbers"):
+            stats.paired([1, 0, 0], scores)
+
+
 @given(some.lists(some.floats(0, 1), min_size=1, max_size=12))
 def test_holm_is_that_of_statsmodels(p):
     assert stats.holm(p) == pytest.approx(multipletests(p, method="holm")[1])

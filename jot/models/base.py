@@ -99,6 +99,12 @@ class DiffusionModel(PreTrainedModel):
         """What a copy or a pickle holds."""
         return {name: value for name, value in self.__dict__.items() if name not in self.DERIVED}
 
+    def not_numbers(self) -> str:
+        """The sentence on logits that are not numbers: of the weights, or of a type that is too narrow for them."""
+        if wrong := [name for name, weight in self.named_parameters() if not weight.isfinite().all()]:
+            return f"{wrong[0]} of {self.name} holds values that are not numbers; fetch the weights again"
+        return f"the model's logits are not numbers in {self.dtype}; use bfloat16 or float32"
+
     def source_row(self, position: Tensor) -> Tensor:
         """The canvas row whose hidden state predicts ``position``; row 0 where there is nothing to its left."""
         return (position - self.shift).clamp_min(0)

@@ -2,7 +2,7 @@
 
 The rule of colors: **a color means a method, the same one in every figure** (``LOOKS``): full decoding black, JoT
 green, Fast-dLLM orange, KLASS light blue, Prophet purple, the entropy budget blue, LocalLeap vermillion,
-CreditDecoding yellow, SchED gray. A variant has its method's color and a hollow marker or
+CreditDecoding yellow, SchED wine. A variant has its method's color and a hollow marker or
 another line. A model family is told by its panel. Only where both must share one, line and fill tell it: Dream solid
 and filled, LLaDA dashed and half filled (``FAMILY_LINE``, ``Look.points(family=...)``). What belongs to no method (a
 person's text, a bound, a random process) takes a color that no method has. Published points of the large models never
@@ -74,7 +74,7 @@ LOOKS = {
     "eb": Look("*", COLORS["blue"]),
     "localleap": Look("P", COLORS["vermillion"]),
     "credit": Look("h", COLORS["yellow"]),
-    "sched": Look("d", COLORS["gray"]),
+    "sched": Look("d", "#882255"),
     "prophet-answer": Look("D", COLORS["purple"], hollow=True, line=":"),
     "klass-ported": Look("v", COLORS["sky"], hollow=True, line=":"),
     "fastdllm-nocache": Look("X", COLORS["orange"], hollow=True, line=":"),

@@ -147,7 +147,7 @@ class Loop:
         config, slots = self.config, [self.slots[s] for s in group]
         step, edges = self.read(group, slots, whole)
         if step.top.total.isnan().any():
-            raise UserError(f"the model's logits are not numbers in {self.model.dtype}; use bfloat16 or float32")
+            raise UserError(self.model.not_numbers())
         step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
         exits, threshold = self.method(step)
         due = None

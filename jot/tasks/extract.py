@@ -20,7 +20,7 @@ _LONGEST_BOX, _MOST_BOXES = (
     400,
     50,
 )  # characters, boxes from the end: enough for answers, quick on degenerate text
-_ANSWER_IS = re.compile(r"\banswer\b(?:\s+is|\s*:|\s+=)([^\n]*)", re.IGNORECASE)
+_ANSWER_IS = re.compile(r"\banswer\b(?:\s+is|\s*:|\s+=)(?=([^\n]*))", re.IGNORECASE)
 
 
 def cut(text: str, until: list[str] | tuple[str, ...] = ()) -> str:
@@ -105,18 +105,17 @@ def boxed(text: str) -> list[str]:
     return contents
 
 
-def gsm8k(text: str) -> str:
+def gsm8k(text: str, equations: bool = False) -> str:
     r"""Final number of a worked solution: the last `\boxed{}` that holds a number, else the first `#### N`,
-    else "the answer is N", else the last number in the text.
+    else the last "the answer is N", which may correct an earlier one, else the last number in the text. Of an equation
+    in `#### 3 + 4 = 7` it is the right side with `equations`, else the first number, as in the recorded runs.
     """
     text = cut(text)
-    for content in reversed(boxed(text)):
-        right = content.rsplit("=", 1)[-1]
-        if answer := number(right) or number(content):
-            return answer
-    for pattern in (re.compile(r"####([^\n]*)"), _ANSWER_IS):
-        for match in pattern.finditer(text):
-            if answer := number(match.group(1)):
+    stated = [re.split(r"\.(?!\d)", line)[0] for line in reversed(_ANSWER_IS.findall(text))]  # to the sentence's end
+    final = re.findall(r"####([^\n]*)", text)
+    for lines, right in ((reversed(boxed(text)), True), (final, equations), (stated, True)):
+        for line in lines:
+            if answer := (right and number(line.rsplit("=", 1)[-1])) or number(line):
                 return answer
     return number(text, -1)
 
@@ -145,7 +144,11 @@ def letter(text: str, letters: str = "ABCD") -> str:
     text = cut(text)
     article = re.compile(r"\s+[a-z]")
     for pattern in (_LEADING, _STATED, _ALONE, _LOWER):
-        for match in pattern.finditer(text):
+        matches = list(pattern.finditer(text))
+        if pattern is _STATED:  # an answer that is stated again corrects the one before
+            answers = [match for match in matches if match.group().lower().startswith("answer")]
+            matches = answers[::-1] + matches
+        for match in matches:
             choice = match.group(1).upper()
             # After "the answer is" the article would be a small one; elsewhere it may open a sentence.
             doubtful = match.group(1) == ("a" if pattern is _STATED else "A")

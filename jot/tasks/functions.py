@@ -175,6 +175,11 @@ def humaneval(doc: Mapping) -> str:
 
 def numbers(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
     """lm-eval filter: the final number of each response."""
+    return [[extract.gsm8k(text, equations=True) for text in responses] for responses in resps]
+
+
+def pocket_numbers(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
+    """lm-eval filter: the final number of each response, as it was recorded."""
     return [[extract.gsm8k(text) for text in responses] for responses in resps]
 
 

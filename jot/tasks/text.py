@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from jot.errors import UserError, is_text
@@ -74,4 +75,10 @@ def answer_ids(model: DiffusionModel, generated: Sequence[int]) -> list[int]:
 
 
 def to_text(model: DiffusionModel, ids: Sequence[int]) -> str:
-    return model.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    """The text of token ids; each id that the model has and its tokenizer has not is a replacement character."""
+    parts = []
+    for known, part in itertools.groupby(ids, lambda i: model.tokenizer.convert_ids_to_tokens(i) is not None):
+        part = list(part)
+        decode = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        parts.append(model.tokenizer.decode(part, **decode) if known else "\ufffd" * len(part))
+    return "".join(parts)
