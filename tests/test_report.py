@@ -65,7 +65,8 @@ def checkout(tmp_path: Path, monkeypatch) -> Path:
     notebook(
         home / "notebooks" / "01_first.ipynb",
         "# The first\n\nSee [the plan](PLAN.md), [the second](02_second.ipynb#Table), [data](../data/x.csv), "
-        "[gone](gone.md), [out](../../secret.txt), [the paper](https://arxiv.org/abs/2602.11133), [here](#The-first).",
+        "[gone](gone.md), [out](../../secret.txt), [played](../figures/play.html), "
+        "[the paper](https://arxiv.org/abs/2602.11133), [here](#The-first).",
         outputs=[verdict, v4.new_output("display_data", {"text/html": html})],
     )
     notebook(home / "notebooks" / "02_second.ipynb", "# The second\n\n## Table\n\n[a folder](../data)")
@@ -75,6 +76,7 @@ def checkout(tmp_path: Path, monkeypatch) -> Path:
     (home / "data").mkdir()
     (home / "data" / "x.csv").write_text("a,b\n")
     (home / "figures").mkdir()
+    (home / "figures" / "play.html").write_text("<script>play()</script>")
     for name in ("a.png", "a.pdf", "b.png"):
         (home / "figures" / name).write_bytes(b"x")
     (home / "requirements.lock").write_text("torch==1\n")
@@ -92,6 +94,7 @@ def test_every_link_leads_somewhere(checkout: Path, capsys) -> None:
     assert 'href="../pages/notebooks/PLAN.html"' in first and 'href="../notebooks/02_second.html#Table"' in first
     assert 'href="../files/data/x.csv"' in first and "https://arxiv.org/abs/2602.11133" in first
     assert 'title="not part of this report">gone</a>' in first and 'title="not part of this report">out</a>' in first
+    assert 'title="not part of this report">played</a>' in first and not list(out.rglob("play.html"))
     assert "[far]" in first and "example.org" not in first and "onclick" not in first
     assert (out / "pages" / "notebooks" / "MORE.html").is_file() and not list(out.rglob("*secret*"))
     text = index.read_text()

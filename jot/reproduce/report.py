@@ -148,7 +148,8 @@ class Folder:
         if parts.scheme in ("http", "https", "mailto", "data") or (not parts.path and parts.fragment):
             return address
         path = (base / unquote(parts.path)).resolve()
-        if parts.scheme or not path.is_relative_to(self.home) or not path.is_file():
+        foreign = path.suffix == ".html" and path not in self.pages  # it may hold scripts, as a replay does
+        if parts.scheme or foreign or not path.is_relative_to(self.home) or not path.is_file():
             return None
         if path not in self.pages and path.suffix == ".md":
             self.pages[path] = f"pages/{path.relative_to(self.home).with_suffix('.html').as_posix()}"
