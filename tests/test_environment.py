@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -136,3 +137,15 @@ def test_make_offers_the_promised_targets(root):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
     assert "make test" in (root / ".ci" / "run").read_text()
     assert os.access(root / ".ci" / "run", os.X_OK)
+
+
+def test_the_crate_names_the_files_of_the_manifest(root):
+    """Provenance beside the records: each packed file once, with its hash and what decoded it (.ci/crate.py)."""
+    records = root / "data" / "records"
+    manifest = json.loads((records / "manifest.json").read_text())["cells"].values()
+    graph = {part["@id"]: part for part in json.loads((records / "ro-crate-metadata.json").read_text())["@graph"]}
+    files = {name: part["sha256"] for name, part in graph.items() if part["@type"] == "File"}
+    assert files == {cell["file"]: cell["sha256"] for cell in manifest}
+    made = [part for part in graph.values() if part["@type"] == "CreateAction"]
+    assert {part["result"]["@id"] for part in made} == set(files)
+    assert all(tool["@id"] in graph for part in made for tool in part["instrument"])
