@@ -113,21 +113,12 @@ def _parser() -> argparse.ArgumentParser:
 # Commands with a parser of their own: function, help.
 FORWARDED = {
     "check": ("jot.reproduce.doctor:main", "see whether this machine is ready, and what to do if not"),
-    "calibrate": (
-        "jot.runs.calibrate:main",
-        "certify a threshold: its risk is bounded, with a chance you name",
-    ),
+    "calibrate": ("jot.runs.calibrate:main", "certify a threshold: its risk is bounded, with a chance you name"),
     "lm-eval": ("jot.runs.harness:command", "lm-eval's own command line, with the model and the tasks of jot"),
     "notebook": ("jot.runs.notebooks:command", "run a notebook with parameters, checked before it starts"),
-    "paper": (
-        "jot.reproduce.again:main",
-        "execute the notebooks from the records, decode a sample of those runs again",
-    ),
+    "paper": ("jot.reproduce.again:main", "execute the notebooks from the records, decode a sample of them again"),
     "verify-records": ("jot.reproduce.verify:main", "decode a sample of the recorded cells again and compare"),
-    "figures": (
-        "jot.reproduce.again:figures",
-        "execute the notebooks in place and redraw figures/ from the records",
-    ),
+    "figures": ("jot.reproduce.again:figures", "execute the notebooks in place, redraw figures/ from the records"),
     "report": ("jot.reproduce.report:main", "build the report, a folder of pages that needs no network"),
 }
 
@@ -280,14 +271,9 @@ def _cells(options: argparse.Namespace) -> None:
 
         cells = [{"key": p.key, "command": p.command(options.store)} for p in grid.cells]
         notebooks = [
-            {
-                "key": p.key,
-                "command": p.strict(options.store),
-                "out": str(p.out(options.store)),
-                "reads": [str(path) for path in p.reads(options.store)],
-            }
-            for p in grid.notebooks
-        ]
+            {"key": p.key, "command": p.strict(options.store), "out": str(p.out(options.store)),
+             "reads": [str(path) for path in p.reads(options.store)]} for p in grid.notebooks
+        ]  # fmt: skip
         stores = sorted({os.path.join(options.store, p.store).rstrip("/") for p in grid.cells})
         print(json.dumps({"cells": cells, "notebooks": notebooks, "stores": stores}, indent=1))
     else:

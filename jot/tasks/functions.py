@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from jot.errors import UserError
 from jot.tasks import extract, get, read_jsonl, sandbox, split_file
 from jot.tasks.documents import FIELDS, check
-from jot.tasks.prompts import LETTERS, prompt_text
+from jot.tasks.prompts import LETTERS, options
 
 # ---------------------------------------------------------------- documents
 
@@ -111,33 +111,9 @@ def _whole(rows: Iterable[Mapping], source: object) -> list[dict]:
 # ---------------------------------------------------------------- prompts
 
 
-def pocket_gsm8k(doc: Mapping) -> str:
-    return prompt_text("pocket_gsm8k", doc)
-
-
-def pocket_mmlu(doc: Mapping) -> str:
-    return prompt_text("pocket_mmlu", doc)
-
-
-def pocket_hellaswag(doc: Mapping) -> str:
-    return prompt_text("pocket_hellaswag", doc)
-
-
-def pocket_humaneval(doc: Mapping) -> str:
-    return prompt_text("pocket_humaneval", doc)
-
-
-def pocket_prose(doc: Mapping) -> str:
-    return prompt_text("pocket_prose", doc)
-
-
 def c4(doc: Mapping) -> str:
     """The whole text; the prompt is cut to its first tokens."""
     return doc["text"]
-
-
-def _options(options: Iterable[str]) -> str:
-    return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=True))
 
 
 def gsm8k(doc: Mapping) -> str:
@@ -150,7 +126,7 @@ def mmlu(doc: Mapping) -> str:
     subject = doc["subject"].replace("_", " ")
     return (
         f"The following are multiple choice questions (with answers) about {subject}.\n\n"
-        f"{doc['question'].strip()}\n{_options(doc['choices'])}\nAnswer:"
+        f"{doc['question'].strip()}\n{options(doc['choices'])}\nAnswer:"
     )
 
 
@@ -158,7 +134,7 @@ def hellaswag(doc: Mapping) -> str:
     """Context and four lettered endings, answered with a letter."""
     return (
         f"{doc['activity_label']}: {doc['ctx']}\n\nWhich ending makes the most sense?\n"
-        f"{_options(doc['endings'])}\nAnswer with the letter of the ending.\nAnswer:"
+        f"{options(doc['endings'])}\nAnswer with the letter of the ending.\nAnswer:"
     )
 
 

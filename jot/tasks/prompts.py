@@ -2,68 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 LETTERS = "ABCD"
 
 
-def _options(options: list[str]) -> str:
-    return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=True))
+def options(texts: Iterable[str]) -> str:
+    return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, texts, strict=True))
 
 
-def gsm8k_prompt(doc: Mapping) -> str:
-    """ "Q: ...\\nA:" """
+def pocket_gsm8k(doc: Mapping) -> str:
     return f"Q: {doc['question']}\nA:"
 
 
-def gsm8k_response(doc: Mapping) -> str:
-    """The worked steps, ending with "#### N"."""
-    return f" {doc['answer']}"
+def pocket_mmlu(doc: Mapping) -> str:
+    return f"Subject: {doc['subject']}\nQ: {doc['question']}\n{options(doc['choices'])}\nAnswer:"
 
 
-def mmlu_prompt(doc: Mapping) -> str:
-    """Subject, question, four lettered options, "Answer:"."""
-    return f"Subject: {doc['subject']}\nQ: {doc['question']}\n{_options(doc['choices'])}\nAnswer:"
+def pocket_hellaswag(doc: Mapping) -> str:
+    return f"{doc['activity_label']}: {doc['ctx']}\n{options(doc['endings'])}\nAnswer:"
 
 
-def mmlu_response(doc: Mapping) -> str:
-    """The letter of the right option after a space."""
-    return f" {LETTERS[doc['answer']]}"
-
-
-def hellaswag_prompt(doc: Mapping) -> str:
-    """Activity, context, four lettered endings, "Answer:"."""
-    return f"{doc['activity_label']}: {doc['ctx']}\n{_options(doc['endings'])}\nAnswer:"
-
-
-def hellaswag_response(doc: Mapping) -> str:
-    """The letter of the sensible ending after a space."""
-    return f" {LETTERS[doc['label']]}"
-
-
-def humaneval_prompt(doc: Mapping) -> str:
-    """Signature and docstring."""
+def pocket_humaneval(doc: Mapping) -> str:
     return doc["prompt"]
 
 
-def humaneval_response(doc: Mapping) -> str:
-    """The indented function body."""
-    return doc["canonical_solution"]
+def pocket_prose(doc: Mapping) -> str:
+    """The whole passage; the prompt is cut to its first tokens."""
+    return doc["text"]
 
 
-PROMPTS: dict[str, tuple[Callable[[Mapping], str], Callable[[Mapping], str]]] = {
-    "pocket_gsm8k": (gsm8k_prompt, gsm8k_response),
-    "pocket_mmlu": (mmlu_prompt, mmlu_response),
-    "pocket_hellaswag": (hellaswag_prompt, hellaswag_response),
-    "pocket_humaneval": (humaneval_prompt, humaneval_response),
+PROMPTS: dict[str, Callable[[Mapping], str]] = {
+    prompt.__name__: prompt for prompt in (pocket_gsm8k, pocket_mmlu, pocket_hellaswag, pocket_humaneval, pocket_prose)
+}
+RESPONSES: dict[str, Callable[[Mapping], str]] = {
+    "pocket_gsm8k": lambda doc: f" {doc['answer']}",
+    "pocket_mmlu": lambda doc: f" {LETTERS[doc['answer']]}",
+    "pocket_hellaswag": lambda doc: f" {LETTERS[doc['label']]}",
+    "pocket_humaneval": lambda doc: doc["canonical_solution"],
 }
 
 
 def prompt_text(task: str, doc: Mapping) -> str:
     """The prompt of a document, without chat template; of `pocket_prose` the whole passage."""
-    return doc["text"] if task == "pocket_prose" else PROMPTS[task][0](doc)
+    return PROMPTS[task](doc)
 
 
 def response_text(task: str, doc: Mapping) -> str:
     """The reference response; raises KeyError for `pocket_prose`, whose response is cut by tokens."""
-    return PROMPTS[task][1](doc)
+    return RESPONSES[task](doc)
