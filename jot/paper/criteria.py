@@ -649,7 +649,8 @@ def _section(heading: str) -> list[str]:
 
 SECTIONS = (
     "Further phenomena", "Second round: criteria that are not blind", "The confirm split",
-    "Order, exits, parallelism", "Guarantee", "Low thresholds on open text",
+    "Order, exits, parallelism", "Guarantee", "Flips of a whole exit set", "Further rules",
+    "Low thresholds on open text",
 )  # fmt: skip
 
 
@@ -680,16 +681,20 @@ def exceptions(ids: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def judge(evidence: Evidence, ids: Iterable[str] | None = None) -> pd.DataFrame:
-    """Status and detail of criteria, all of the plan by default, with the plan's own words beside them."""
-    rows = plan()
-    rows = rows.set_index("id").loc[[*CRITERIA] if ids is None else list(ids)].reset_index()
-    found = []
-    for name in rows["id"]:
+    """Status and detail of criteria, all of this file by default, with the plan's own words beside them."""
+    found = {}
+    for name in [*CRITERIA] if ids is None else list(ids):
         try:
-            found.append(CRITERIA[name](evidence))
+            found[name] = CRITERIA[name](evidence)
         except NotRecorded as missing:
-            found.append((NOT_SHOWN, f"not recorded: {missing}"))
-    return rows.assign(status=[word for word, _ in found], detail=[detail for _, detail in found])
+            found[name] = NOT_SHOWN, f"not recorded: {missing}"
+    return given(found)
+
+
+def given(answers: Mapping[str, Judged]) -> pd.DataFrame:
+    """The same for criteria that a page decides itself from its own table (guarantee, exit sets, further rules)."""
+    rows = plan().set_index("id").loc[[*answers]].reset_index()
+    return rows.assign(status=[word for word, _ in answers.values()], detail=[detail for _, detail in answers.values()])
 
 
 def table(frame: pd.DataFrame) -> show.Table:
