@@ -20,7 +20,7 @@ from bs4 import BeautifulSoup
 from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import markdown2html_mistune as markdown
 
-from jot.errors import Parser, UserError, destination
+from jot.errors import Parser, UserError, destination, local
 from jot.models import home
 from jot.records import metas
 
@@ -212,9 +212,10 @@ def build(
     Raises:
         UserError: a place is not there, the given ones hold no notebooks, or ``out`` is a folder of something else.
     """
-    out = destination("--out", out).resolve()
+    out = local("--out", out).resolve()
     if out.exists() and not (out / "style.css").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} holds something else than a report; name another folder with --out")
+    destination("--out", out)
     root = home()
     if not (files := executed(notebooks or [root / "notebooks"])) and notebooks:
         places = ", ".join(map(str, notebooks))
