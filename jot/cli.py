@@ -13,10 +13,11 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from errno import EBADF, EDQUOT, EIO, ENOSPC
 
 from jot import __version__
-from jot.errors import Parser, UserError
+from jot.errors import Parser, UserError, local
 from jot.runs import distributed
 
 
@@ -134,8 +135,8 @@ def _check(options: argparse.Namespace) -> None:
         if getattr(options, name, 1) < 1:
             raise UserError(f"--{name} {getattr(options, name)} must be at least 1")
     for name in ("store", "folder"):
-        if getattr(options, name, None) == "":
-            raise UserError(f"{'' if options.command == 'pack' else '--'}{name} is empty; name a folder")
+        if hasattr(options, name):
+            local(name if options.command == "pack" else f"--{name}", getattr(options, name))
     if getattr(options, "device", None) is not None:
         from jot.models import resolve_device
 
@@ -328,6 +329,8 @@ def _refusal(error: Exception) -> str | None:
     torch = sys.modules.get("torch")
     if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
         return "out of memory: use a smaller model, fewer --slots or another --device; what was finished is recorded"
+    if isinstance(error, BrokenProcessPool):
+        return "one of its processes was killed, most often because memory ran out; free some and run again"
     if isinstance(error, OSError) and error.errno in (ENOSPC, EBADF, EIO, EDQUOT) and not error.filename:
         return f"cannot write the output ({error.strerror}); give it another place, what was decoded is recorded"
     if isinstance(error, OSError) and error.strerror and error.filename:

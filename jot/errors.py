@@ -8,10 +8,14 @@ import difflib
 import math
 import numbers
 import operator
+import os
+import re
 import reprlib
 from collections.abc import Iterable
+from pathlib import Path
 
 MOST = 1 << 20  # steps, positions: far beyond any use, and nothing is yet out of memory
+ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:/")  # `s3://bucket`, also as a Path spells it
 
 
 class UserError(ValueError):
@@ -71,6 +75,35 @@ def closest(name: str, known: Iterable[str], words: str = "known") -> str:
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; {words} are {', '.join(known)}"
+
+
+def local(name: str, path: str | os.PathLike, kind: str = "folder") -> Path:
+    """The path, unless it is empty or an address such as ``s3://bucket``, of which a folder would be made here."""
+    if not (text := os.fspath(path)):
+        raise UserError(f"{name} is empty; name a {kind}")
+    if ADDRESS.match(text):
+        raise UserError(f"{name} {text} is an address, and only local files are read and written; name a local {kind}")
+    return Path(path)
+
+
+def destination(name: str, path: str | os.PathLike, kind: str = "folder", example: str = "") -> Path:
+    """A path to which a run may write its "file" or "folder"; asked before anything runs, and nothing is made.
+
+    Raises:
+        UserError: it is empty, an address or of the other kind, or the folder that would hold it is none or read-only.
+    """
+    found = local(name, path, kind)
+    if kind == "file" and (found.is_dir() or os.fspath(path).endswith("/")):
+        raise UserError(f"{name} {found} is a folder; name a file{f', as in {found / example}' if example else ''}")
+    whole = found.absolute()
+    at = next(p for p in (whole, *whole.parents)[kind == "file" :] if os.path.lexists(p))
+    if not at.is_dir():
+        raise UserError(f"{name} {found if at == whole else at} is a file; name a folder")
+    if not os.access(at, os.W_OK | os.X_OK):
+        raise UserError(
+            f"{name} {found}{'' if at == whole else f': {at}'} is not writable; name a {kind} where you may write"
+        )
+    return found
 
 
 def is_text(value: object) -> bool:

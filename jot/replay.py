@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from importlib.resources import files
 
 from jot.decode import Commits
-from jot.errors import UserError
+from jot.errors import local
 from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig
 from jot.sampler.output import EXITED, SCHEDULED, Output
@@ -114,11 +114,10 @@ def check_file(name: str) -> None:
     """Refuse a file that cannot be written, before anything is decoded.
 
     Raises:
-        UserError: it has no name.
+        UserError: it has no name, or is an address.
         OSError: the system's reason.
     """
-    if not name:
-        raise UserError("--html is empty; name a file")
+    local("--html", name, "file")
     fresh = not os.path.lexists(name)
     with open(name, "a", encoding="utf-8"):
         pass

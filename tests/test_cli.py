@@ -172,6 +172,12 @@ def test_bad_stores(model: str, tmp_path: Path, capsys) -> None:
     file.write_text("")
     assert "is a file" in fails(capsys, evaluate(model, file))
     assert "file" in fails(capsys, evaluate(model, file / "below"))
+    for words in (["report", "--out", str(file / "x")], ["pack", str(tmp_path), str(file)]):
+        assert f"{file} is a file; name a folder" in fails(capsys, words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "load", lambda *_, **__: pytest.fail("the weights were read"))
+        for option in ("--store", "--out"):
+            assert f"{file} is a file" in fails(capsys, [*CALIBRATE, option, str(file / "x")])
     if os.geteuid() != 0:
         (tmp_path / "locked").mkdir(mode=0o500)
         assert "not writable" in fails(capsys, evaluate(model, tmp_path / "locked"))
@@ -244,6 +250,9 @@ def test_commands(capsys) -> None:
     capsys.readouterr()
 
 
+CALIBRATE = ["calibrate", "--model", "pocket-llada", "--task", "pocket_mmlu"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -261,6 +270,18 @@ def test_commands(capsys) -> None:
         (["run", "x.yaml", "--store", ""], "--store is empty; name a folder"),
         (["report", "--store", ""], "--store is empty; name a folder"),
         (["report", "--notebooks", ""], "--notebooks is empty; name a folder"),
+        (["report", "--out", ""], "--out is empty; name a folder"),
+        (["report", "--out", "s3://b/x"], "--out s3://b/x is an address, and only local files are read and written"),
+        (["run", "x.yaml", "--store", "s3://b/x"], "--store s3://b/x is an address"),
+        (["cells", "x.yaml", "--store", "s3://b/x"], "--store s3://b/x is an address"),
+        (["pack", "a", "s3://b/x"], "folder s3://b/x is an address"),
+        (["pack", "s3://b/x", "a"], "store s3://b/x is an address"),
+        (evaluate("pocket-llada", "s3:/b/x"), "--store s3:/b/x is an address"),
+        ([*CALIBRATE, "--store", ""], "--store is empty; name a folder"),
+        ([*CALIBRATE, "--store", "s3://b/x"], "--store s3://b/x is an address"),
+        ([*CALIBRATE, "--out", "s3://b/x"], "--out s3://b/x is an address"),
+        ([*CALIBRATE, "--out", "."], "--out . is a folder; name a file, as in pocket-llada_pocket_mmlu_breaks.json"),
+        (["decode", "--model", "pocket-llada", "Hi", "--html", "s3://b/x"], "--html s3://b/x is an address"),
     ],
 )
 def test_mistakes_on_the_command_line(capsys, tmp_path: Path, monkeypatch, words: list[str], told: str) -> None:

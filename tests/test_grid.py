@@ -123,6 +123,7 @@ def test_options_that_hold_for_all_cells(tmp_path: Path, capsys) -> None:
         ("cells: []\ncells: []", "the key 'cells' twice"),
         ("cells: []\nmore: 1", "unknown key 'more'; known are about, store, cells"),
         ("cells: []\nstore: /tmp", "must be a subfolder of the store"),
+        ("cells: []\nstore: s3://bucket/x", "must be a subfolder of the store"),
         ("cells: []\nstore: a/../../b", "must be a subfolder of the store"),
         ("cells: [full]", "entry 1: it must be a mapping"),
         (cell("models: pocket-dream, method: full"), "entry 1: it lacks 'tasks'"),

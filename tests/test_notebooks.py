@@ -6,6 +6,8 @@ import ast
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +24,9 @@ from jot import cli
 from jot.errors import UserError
 from jot.reproduce import again
 from jot.runs import live, notebooks
+from jot.runs.grid import NotebookPoint
 from jot.runs.parameters import VOCABULARY, NotebookError, coerce, spec_of
+from jot.runs.run import executed
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -225,6 +229,71 @@ def test_only_a_finished_run_gets_its_name(tmp_path, monkeypatch):
     assert notebooks.main(["run", str(path), "-p", "limit", "3", "-o", "small.ipynb"]) == 0
     assert [p.name for p in out.parent.iterdir()] == ["small.ipynb"]
     assert "".join(code(json.loads(out.read_text()))[2][0]["outputs"][0]["text"]) == "3\n"
+
+
+def test_a_killed_kernel_is_one_sentence_and_its_run_is_kept(tmp_path):
+    kill = "import os, signal\nif limit == 2:\n    os.kill(os.getpid(), signal.SIGKILL)"
+    path, out = write(tmp_path / "small.ipynb", "print('one')", kill), tmp_path / "results" / "small.ipynb"
+    failed = out.with_name("small.failed.ipynb")
+    with pytest.raises(UserError, match=f"small: its kernel was killed.* memory .*the run up to there is in {failed}"):
+        notebooks.run(str(path), {"limit": 2}, out)
+    assert [p.name for p in out.parent.iterdir()] == [failed.name]
+    assert any("one" in str(cell["outputs"]) for cell, _ in code(json.loads(failed.read_text())))
+    assert not executed(failed)  # papermill marks it as one that got to its end
+    assert executed(notebooks.run(str(path), {"limit": 3}, out)) and not failed.exists()
+
+
+def test_a_failed_refresh_is_kept_where_its_sentence_says(tmp_path):
+    path = write(tmp_path / "small.ipynb", "raise RuntimeError('no')")
+    before = path.read_bytes()
+    with pytest.raises(UserError, match="the run up to there is in ") as caught:
+        notebooks.refresh(str(path), tmp_path / "figures")
+    failed = Path(str(caught.value).rpartition(" ")[2])
+    assert "RuntimeError" in failed.read_text() and path.read_bytes() == before
+    shutil.rmtree(failed.parent)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-o", "folder"], f"--out folder is a folder; name a file, as in folder/{MAIN}.ipynb"),
+        (["-o", "new/"], f"--out new is a folder; name a file, as in new/{MAIN}.ipynb"),
+        (["-o", "file/x.ipynb"], "file is a file; name a folder"),
+        (["-o", "s3://bucket/x.ipynb"], "--out s3://bucket/x.ipynb is an address, and only local files"),
+        (["-o", ""], "--out is empty; name a file"),
+        (["-p", "out", "s3://bucket/x"], "parameter out='s3://bucket/x' is an address; name a local folder"),
+        (["-p", "store", "gs://bucket"], "parameter store='gs://bucket' is an address; name a local folder"),
+        (["-p", "out", "file"], "file is a file; name a folder"),
+        (["-p", "source", "live", "-p", "store", "file/x"], "file is a file; name a folder"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_refused_before_a_kernel_starts(
+    words, told, no_kernel, checkout, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    before = set(tmp_path.rglob("*"))
+    assert cli.main(["notebook", MAIN, *words]) == 2
+    shown = capsys.readouterr().err
+    assert told in shown and shown.count("\n") == 1 and set(tmp_path.rglob("*")) == before
+
+
+def test_a_read_only_folder_is_refused_before_a_kernel_starts(no_kernel, checkout, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # to the superuser no folder is read-only
+    for params, out in (({}, tmp_path / "x.ipynb"), ({"out": tmp_path / "x"}, None)):
+        with pytest.raises(UserError, match=f"{tmp_path / 'x'}.* is not writable; name a .* where you may write"):
+            notebooks.run(MAIN, params, out)
+
+
+def test_a_path_may_hold_any_character(tmp_path):
+    """Papermill fills what stands in braces."""
+    folder = tmp_path / "a{x} {} %20s#é"
+    path = write(folder / "small{y}.ipynb", "print(limit)")
+    point = NotebookPoint.of(str(path), {"limit": 3})
+    assert executed(notebooks.run(str(path), point.params(folder), point.out(folder)))
+    words = shlex.split(point.command(str(folder)).partition(" && ")[2])
+    assert papermill.parameterize.parameterize_path(words[2], {}) == str(point.out(folder))
 
 
 @pytest.fixture

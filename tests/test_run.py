@@ -242,6 +242,25 @@ def test_the_summary_is_whole_or_not_there(tmp_path, monkeypatch) -> None:
     assert (tmp_path / "summary.csv").read_bytes() == before
 
 
+def test_a_notebooks_figures_that_cannot_be_written_are_refused_before_the_cells(path, tmp_path, capsys) -> None:
+    (tmp_path / "file").touch()
+    with open(path, "a") as file:
+        file.write(f"notebooks:\n  - {{name: 01_main_results, parameters: {{out: '{tmp_path / 'file'}'}}}}\n")
+    assert cli.main(command(path, tmp_path / "store")) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err == f"jot: error: parameter out: {tmp_path / 'file'} is a file; name a folder\n"
+    assert not list((tmp_path / "store").iterdir())
+
+
+def test_a_killed_process_of_a_pack_is_one_sentence(path, tmp_path, capsys, monkeypatch) -> None:
+    cli.main(command(path, tmp_path / "store"))
+    capsys.readouterr()
+    monkeypatch.setattr("jot.records.pack._pack", _die)
+    assert cli.main(["pack", str(tmp_path / "store"), str(tmp_path / "packed"), "--workers", "2"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "one of its processes was killed, most often because memory ran out" in told
+
+
 def test_what_was_run_can_be_packed(path, tmp_path, capsys) -> None:
     cli.main(command(path, tmp_path / "store"))
     capsys.readouterr()

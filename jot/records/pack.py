@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from jot.errors import UserError
+from jot.errors import UserError, destination, local
 from jot.records.cells import Recorded, natural, plain
 from jot.records.lines import EXTRA, FIELDS, TRACE, WHOLE
 from jot.records.load import SAME, digest, load_store, metas
@@ -56,7 +56,8 @@ def pack(
         UserError: nothing to pack, stores that contradict each other, or `folder` holds live records, which the
             manifest would hide.
     """
-    stores = [Path(store) for store in ([stores] if isinstance(stores, (str, os.PathLike)) else stores)]
+    stores = [local("the store", store) for store in ([stores] if isinstance(stores, (str, os.PathLike)) else stores)]
+    folder = destination("folder", folder)
     groups: dict[str, set[str]] = {}
     for store in stores:
         for cell_id, meta in metas(store).items():
@@ -66,7 +67,6 @@ def pack(
             groups.setdefault(name, set()).add(cell_id)
     if not groups:
         raise UserError(f"{', '.join(map(str, stores))}: no cell to pack; decode something into the store first")
-    folder = Path(folder)
     if folder.is_dir() and any(_LIVE.search(path.name) for path in folder.iterdir()):
         if any(folder.samefile(store) for store in stores):
             raise UserError(f"{folder} is the store itself; name another folder for the pack")

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from jot.errors import UserError
+from jot.errors import UserError, destination
 from jot.records.cells import Cell, plain
 from jot.records.lines import to_line
 from jot.records.load import Rows, read_meta, totals
@@ -28,19 +28,16 @@ def writable(folder: str | os.PathLike) -> Path:
     """The store's folder, made if need be.
 
     Raises:
-        UserError: it is a file, nothing can be written there, or it holds packed records, which would hide others.
+        UserError: it is an address or a file, nothing can be written there, or it holds packed records, which would
+            hide others.
     """
-    folder = Path(folder)
+    folder = destination("the store", folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise UserError(f"--store {folder} is a file; name a folder") from error
     except OSError as error:
         raise UserError(
             f"cannot make the store {folder} ({error.strerror}); name a folder that you may write"
         ) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"the store {folder} is not writable; name a folder that you may write")
     if (folder / "manifest.json").is_file():
         raise UserError(f"{folder} holds packed records, which are not added to; name another folder with --store")
     return folder

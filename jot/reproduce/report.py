@@ -20,7 +20,7 @@ from bs4 import BeautifulSoup
 from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import markdown2html_mistune as markdown
 
-from jot.errors import Parser, UserError
+from jot.errors import Parser, UserError, destination, local
 from jot.models import home
 from jot.records import metas
 
@@ -213,9 +213,10 @@ def build(
     Raises:
         UserError: a place is not there, the given ones hold no notebooks, or ``out`` is a folder of something else.
     """
-    out = Path(out).resolve()
+    out = local("--out", out).resolve()
     if out.exists() and not (out / "style.css").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} holds something else than a report; name another folder with --out")
+    destination("--out", out)
     root = home()
     if not (files := executed(notebooks or [root / "notebooks"])) and notebooks:
         places = ", ".join(map(str, notebooks))
@@ -263,5 +264,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, given in (("notebooks", options.notebooks), ("store", options.records)):
         if "" in (given or ()):
             raise UserError(f"--{name} is empty; name a folder")
-    print(build(options.out or home() / "results" / "report", options.notebooks, options.records, options.figures))
+    out = home() / "results" / "report" if options.out is None else options.out
+    print(build(out, options.notebooks, options.records, options.figures))
     return 0

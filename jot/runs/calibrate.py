@@ -21,7 +21,7 @@ import pandas as pd
 from scipy.stats import binom
 
 from jot import tasks
-from jot.errors import Parser, UserError
+from jot.errors import Parser, UserError, destination, local
 from jot.models import home
 from jot.records import take
 from jot.records.store import replace
@@ -178,10 +178,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(
             f"{o.task} needs a split to calibrate on that is not its test split; it has {', '.join(splits)}"
         )
-    store = Path(o.store) if o.store else home() / "data" / "records"
+    store = home() / "data" / "records" if o.store is None else local("--store", o.store)
     packed = (store / "manifest.json").is_file()
     if not o.store and not packed:
         store = home() / "results" / "records"
+    name, folder = (
+        f"{Path(o.model).name}_{o.task}_{o.loss}.json",
+        home() / "results" if packed else destination("--store", store),
+    )
+    path = destination("--out", folder / "certified" / name if o.out is None else o.out, "file", name)
     at = _recorded(store, o.model, o.task, split, o.dtype) if packed else _decoding(o, store, split)
     full = at(math.inf)
 
@@ -189,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return loss_of(o.loss, full, full if math.isinf(tau) else at(tau))[: o.limit]
 
     walked = certify(losses, o.loss, o.epsilon, o.delta)
-    return report(o, store if not packed else home() / "results", split, walked)
+    return report(o, path, split, walked)
 
 
 def _decoding(o, store: Path, split: str) -> Callable[[float], pd.DataFrame]:
@@ -208,7 +213,7 @@ def _decoding(o, store: Path, split: str) -> Callable[[float], pd.DataFrame]:
     return at
 
 
-def report(o, folder: Path, split: str, walked: Sequence[Step]) -> int:
+def report(o, path: Path, split: str, walked: Sequence[Step]) -> int:
     """Prints the walk and what it certifies, and writes the file that ``jot evaluate --certified`` takes."""
     tau, last = certified(walked), walked[-1]
     print(f"{o.model}  {o.task}/{split}  {o.dtype}; loss {o.loss}: {LOSSES[o.loss]}")
@@ -230,7 +235,6 @@ def report(o, folder: Path, split: str, walked: Sequence[Step]) -> int:
     walk = [{**step._asdict(), "tau": _json(step.tau)} for step in walked]
     asked = {name: getattr(o, name) for name in ("task", "dtype", "loss", "epsilon", "delta")}
     found = {"model": Path(o.model).name, **asked, "split": split, "n": last.n, "tau_max": _json(tau), "walk": walk}
-    path = Path(o.out) if o.out else folder / "certified" / f"{Path(o.model).name}_{o.task}_{o.loss}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, json.dumps(found, indent=1) + "\n")
     said = "full decoding alone (no exits)" if math.isinf(tau) else f"tau_max {tau:g}"

@@ -19,11 +19,11 @@ from pathlib import Path
 import yaml
 
 from jot import tasks
-from jot.errors import UserError, flag, whole
+from jot.errors import ADDRESS, UserError, flag, whole
 from jot.records import on, plain, take
 from jot.runs import settings
 from jot.runs.notebooks import locate
-from jot.runs.parameters import PATHS, given, home, sound
+from jot.runs.parameters import PATHS, given, home, sound, unformatted
 from jot.runs.parameters import parameters as declared
 
 ENTRY = ("name", "models", "tasks", "split", "method", "set", "seeds", "limit", "trace")
@@ -201,7 +201,7 @@ class NotebookPoint:
     def command(self, store: str = "results/records") -> str:
         """The same as one plain papermill line, for the folder from which it is printed."""
         out = self.out(store)
-        words = ["papermill", os.path.relpath(locate(self.name)), str(out)]
+        words = ["papermill", *map(unformatted, (os.path.relpath(locate(self.name)), out))]
         for name, value in self.params(store).items():
             text = ",".join(value) if isinstance(value, list) else str(value)
             words += ["-r" if isinstance(value, (str, list)) else "-p", name, text]  # -r: text stays text
@@ -315,7 +315,8 @@ def parse(*paths: str | os.PathLike) -> Grid:
         if unknown := [key for key in content if key not in TOP]:
             raise UserError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(TOP)}")
         store = content.get("store") or ""
-        if not isinstance(store, str) or not sound(store) or Path(store).is_absolute() or ".." in Path(store).parts:
+        fits = isinstance(store, str) and sound(store) and not ADDRESS.match(store)
+        if not fits or Path(store).is_absolute() or ".." in Path(store).parts:
             raise UserError(f"{path}: store={reprlib.repr(store)} must be a subfolder of the store")
         for key, word, expand in (("cells", "entry", _cells), ("notebooks", "notebook", _notebooks)):
             for number, entry in enumerate(lists[key] or (), 1):

@@ -11,6 +11,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -20,9 +21,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from jot.errors import Parser, UserError, closest
+from jot.errors import Parser, UserError, closest, destination
 from jot.records.store import replace
-from jot.runs.parameters import NotebookError, check, given, home, parameters, resolved
+from jot.runs.parameters import NotebookError, check, given, home, parameters, resolved, unformatted
 
 __all__ = [
     "NotebookError", "check", "closest", "execute_all", "home", "locate", "names", "parameters", "refresh", "run",
@@ -92,24 +93,27 @@ def run(
         beside it as ``<name>.failed.ipynb``.
 
     Raises:
-        UserError: an unknown notebook, parameter or value (before the kernel starts), or a cell that failed.
+        UserError: an unknown notebook, parameter or value, a place that cannot be written to (before the kernel
+            starts), a cell that failed, or a kernel that was killed.
     """
     path = locate(name)
     values = resolved(given(path, params or {}))
-    out = Path(out).resolve() if out else home() / "results" / "notebooks" / path.name
+    out = home() / "results" / "notebooks" / path.name if out is None else out
+    out = destination("--out", out, "file", path.name).resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.stem}.{os.getpid()}.ipynb")
     failed = out.with_name(f"{out.stem}.failed.ipynb")
 
     import papermill
+    from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
     streams = {"stdout_file": sys.stdout, "stderr_file": sys.stderr} if progress else {}
     try:
         with _kernel_environment():
             papermill.execute_notebook(
-                str(path),
-                str(partial),
+                unformatted(path),
+                unformatted(partial),
                 parameters={k: str(v) if isinstance(v, Path) else v for k, v in values.items()},
                 kernel_name="python3",
                 progress_bar=progress,
@@ -124,6 +128,12 @@ def run(
         raise UserError(
             f"{path.stem} failed in cell {error.exec_count} ({error.ename}: {error.evalue}); "
             f"the run up to there is in {failed}"
+        ) from None
+    except DeadKernelError:
+        os.replace(partial, failed)
+        raise UserError(
+            f"{path.stem}: its kernel was killed, most often because memory ran out; free some, or show fewer models, "
+            f"tasks or documents (limit); the run up to there is in {failed}"
         ) from None
     finally:
         partial.unlink(missing_ok=True)
@@ -189,9 +199,10 @@ def strip(paths: Iterable[str | Path]) -> list[Path]:
 def refresh(name: str, figures: str | Path) -> Path:
     """Re-execute a committed notebook from the records and rewrite its outputs; its source stays as it is."""
     path = locate(name)
-    with tempfile.TemporaryDirectory() as folder:
-        _, done, _ = _execute(str(path), "recorded", Path(folder), Path(figures))
-        _write(path, json.loads(done.read_text(encoding="utf-8")))
+    folder = Path(tempfile.mkdtemp())  # stays where the run fails, whose sentence names it
+    _, done, _ = _execute(str(path), "recorded", folder, Path(figures))
+    _write(path, json.loads(done.read_text(encoding="utf-8")))
+    shutil.rmtree(folder)
     return path
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from jot.errors import UserError, closest, is_text
+from jot.errors import ADDRESS, UserError, closest, destination, is_text
 from jot.models import home
 from jot.runs.frames import family
 
@@ -39,6 +39,12 @@ def _text(value: Any) -> str:
     if not sound(os.fspath(value)):
         raise ValueError("holds a character that no text may")
     return os.fspath(value)
+
+
+def _path(value: Any) -> str:
+    if ADDRESS.match(text := _text(value)):
+        raise ValueError("is an address; name a local folder")
+    return text
 
 
 def _names(value: Any) -> list[str]:
@@ -96,7 +102,7 @@ KINDS = {bool: _flag, int: _whole, float: _number, str: _text, list: _names, tup
 PATHS = ("store", "data", "out")
 VOCABULARY = {
     "source": Parameter(_one_of("recorded", "live"), "recorded rows, or decode live on this machine"),
-    "store": Parameter(_text, "record folder; default data/records, or results/store when live", True),
+    "store": Parameter(_path, "record folder; default data/records, or results/store when live", True),
     "models": Parameter(_names, "models to show: packaged names, local folders or hub ids"),
     "families": Parameter(lambda value: list(map(_one_of("dream", "llada"), _names(value))), "model families to keep"),
     "tasks": Parameter(_names, "tasks to show"),
@@ -105,8 +111,8 @@ VOCABULARY = {
     "seed": Parameter(partial(_whole, least=0), "seed of the decoding draws"),
     "device": Parameter(_text, "torch device of live runs; None picks one", True),
     "dtype": Parameter(_one_of("float32", "bfloat16", "float16"), "weights' dtype of live runs"),
-    "data": Parameter(_text, "folder with the benchmarks' data; None reads the packaged tasks or the hub", True),
-    "out": Parameter(_text, "folder for the figures; default results/figures", True),
+    "data": Parameter(_path, "folder with the benchmarks' data; None reads the packaged tasks or the hub", True),
+    "out": Parameter(_path, "folder for the figures; default results/figures", True),
     "model": Parameter(_text, "the model to show: a packaged name, a local folder or a hub id"),
 }
 
@@ -132,6 +138,11 @@ def spec_of(name: str, default: Any) -> Parameter:
     return Parameter(KINDS.get(type(default), _text), f"like {default!r}", default is None)
 
 
+def unformatted(path: str | os.PathLike) -> str:
+    """A path for papermill, which would fill what stands in braces."""
+    return os.fspath(path).replace("{", "{{").replace("}", "}}")
+
+
 # --- notebooks ----------------------------------------------------------------------------------------------
 
 
@@ -144,7 +155,7 @@ def parameters(path: str | Path) -> dict[str, Any]:
     if len(tagged) != 1:
         raise UserError(f"{Path(path).name} has {len(tagged)} cells tagged 'parameters'; it needs exactly one")
     logging.getLogger("papermill.translators").setLevel(logging.ERROR)
-    return {name: _literal(found["default"]) for name, found in papermill.inspect_notebook(str(path)).items()}
+    return {name: _literal(found["default"]) for name, found in papermill.inspect_notebook(unformatted(path)).items()}
 
 
 def _literal(text: str) -> Any:
@@ -169,8 +180,14 @@ def given(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
-    """With whole paths in place of those relative to the current folder."""
+    """With whole paths in place of those relative to the current folder.
+
+    Raises:
+        UserError: a folder that the notebook will write to is a file or read-only.
+    """
     paths = {name: Path(os.path.expanduser(values[name])).resolve() for name in PATHS if values.get(name) is not None}
+    for name in paths.keys() & ({"out", "store"} if values.get("source") == "live" else {"out"}):
+        destination(f"parameter {name}:", paths[name])
     return {**values, **paths}
 
 

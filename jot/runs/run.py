@@ -22,6 +22,7 @@ from jot.errors import UserError
 from jot.records.store import replace
 from jot.runs import distributed
 from jot.runs.grid import NotebookPoint, Point
+from jot.runs.parameters import resolved
 
 COLUMNS = (
     "cell", "model", "task", "split", "method", "settings", "seed", "n", "score", "speedup", "decoded", "seconds",
@@ -77,8 +78,9 @@ def decode(point: Point, store: Path, *, device: str | None, slots: int) -> dict
 def executed(path: Path) -> bool:
     """Whether a notebook's run got to its end: plain papermill writes the file cell by cell."""
     try:
-        mark = json.loads(path.read_text(encoding="utf-8"))["metadata"]["papermill"]
-        return bool(mark["end_time"]) and not mark["exception"]
+        found = json.loads(path.read_text(encoding="utf-8"))["metadata"]
+        ended = found["papermill"]["end_time"] and found["language_info"]["version"]  # that, a living kernel tells
+        return bool(ended) and not found["papermill"]["exception"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -154,6 +156,8 @@ def run(
         The rows of the points that were run; a failed one has an ``error``.
     """
     store = Path(store)
+    for notebook in notebooks:  # a place that cannot be written to is refused before the cells
+        resolved(notebook.params(store))
     rows: list[dict] = []
     total, lock = len(points) + len(notebooks), threading.Lock()
     begun = time.perf_counter()
