@@ -42,15 +42,6 @@ def binomial_p(loss: np.ndarray, epsilon: float) -> float:
     return float(binom.cdf(int(np.sum(loss)), len(loss), epsilon))
 
 
-def hoeffding_bentkus_p(loss: np.ndarray, epsilon: float) -> float:
-    """For losses in [0, 1] (Bates et al. 2021): the smaller of Hoeffding's and Bentkus's bounds."""
-    n, mean = len(loss), float(np.mean(loss))
-    low = min(mean, epsilon)
-    terms = [(low, epsilon), (1 - low, 1 - epsilon)]
-    divergence = sum(a * math.log(a / b) for a, b in terms if a > 0)
-    return min(1.0, math.exp(-n * divergence), math.e * float(binom.cdf(math.ceil(n * mean), n, epsilon)))
-
-
 def betting_p(loss: np.ndarray, epsilon: float, delta: float = 0.05) -> float:
     """For losses in [-1, 1], in an order fixed beforehand: one over the most that bets against "the risk is epsilon"
     ever held (Ville's inequality; stakes as in Waudby-Smith and Ramdas 2024, from the losses before alone)."""
