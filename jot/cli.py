@@ -8,7 +8,9 @@ interrupted run with 130. Under torchrun only process 0 prints results.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
+import json
 import math
 import os
 import sys
@@ -250,8 +252,6 @@ def _tasks(options: argparse.Namespace) -> None:
 
 def _grid(options: argparse.Namespace):
     """The points of the grids, the cells with the options that hold for all of them."""
-    import dataclasses
-
     from jot.models import resolve_dtype
     from jot.runs.grid import parse
 
@@ -268,8 +268,6 @@ def _cells(options: argparse.Namespace) -> None:
     if options.lines:
         print("\n".join(point.command(options.store) for point in [*grid.cells, *grid.notebooks]))
     elif options.json:
-        import json
-
         cells = [{"key": p.key, "command": p.command(options.store)} for p in grid.cells]
         notebooks = [
             {"key": p.key, "command": p.strict(options.store), "out": str(p.out(options.store)),
@@ -284,8 +282,6 @@ def _cells(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import dataclasses
-
     from jot import tasks
     from jot.records import take
     from jot.records.store import writable

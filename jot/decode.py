@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from torch import Tensor
 from transformers.utils import ModelOutput
 
 from jot import fast
-from jot.errors import UserError, flag, whole
+from jot.errors import UserError, closest, flag, whole
 from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig, check_rule, check_samples, check_tokens, rows_of
 from jot.sampler.exits import METHODS, rule_of
@@ -76,7 +75,7 @@ def decode_stream(
         return
     if reason != fast.UNASKED:
         LOG.info("%s runs in the plain loop: %s", method.name, reason)
-    yield from Loop(model, config, method, slots, width, trace, draws or KeyedDraws()).run(iter(prompts))
+    yield from filter(None, Loop(model, config, method, slots, width, trace, draws or KeyedDraws()).run(iter(prompts)))
 
 
 def decode(
@@ -128,8 +127,9 @@ def decode_steps(
 ) -> Generator[Commits, None, Output]:
     """Decode one prompt in the plain loop and stop after each step; the tokens are those of ``decode`` there.
 
-    Takes the arguments of ``decode`` for one prompt. Yields ``Commits``; the generator's return value, as
-    ``out = yield from decode_steps(...)`` takes it, is the ``Output`` with its trace.
+    Takes the arguments of ``decode`` but ``slots`` and ``trace``, since it is one sample and always traced. Yields
+    ``Commits``; the generator's return value, as ``out = yield from decode_steps(...)`` takes it, is the ``Output``
+    with its trace.
 
     Raises:
         UserError: an invalid parameter or prompt, before the first forward.
@@ -137,15 +137,13 @@ def decode_steps(
     config, method, prompts = _checked(model, method, [(sample_id, rows_of(prompt_ids))], parameters)
     width = len(prompts[0][1]) + config.length
     loop = Loop(model, config, method, 1, width, True, draws or KeyedDraws())
-    loop.fill(0, *prompts[0])
-    slot = loop.slots[0]
-    trace = slot.trace
-    while loop.advance(0, loop.canvas[0].cpu().numpy()):
-        loop.step([0], loop.cache is None or slot.index == 0)
-        step, tokens = slot.steps - 1, loop.canvas[0, slot.prompt :].cpu().numpy()
+    for done in loop.run(iter(prompts)):
+        if done is not None:
+            return done[1]
+        slot = loop.slots[0]
+        step, trace, tokens = slot.steps - 1, slot.trace, loop.canvas[0, slot.prompt :].cpu().numpy()
         at = np.flatnonzero(trace.step == step)
         yield Commits(step, at, tokens[at], trace.rule[at], trace.margin[at], trace.threshold[at])
-    return loop.finish(0)[1]
 
 
 @dataclass
@@ -162,11 +160,6 @@ class Generated(ModelOutput):
 
 
 RENAMED = {"length": "max_new_tokens", "max_length": "max_new_tokens", "inputs": "input_ids"}  # names that others use
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = [RENAMED[name]] if name in RENAMED else difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 
 
 def _unpadded(input_ids, attention_mask) -> tuple[Tensor, list[list[int]]]:
@@ -227,13 +220,14 @@ def generate(
     known, settings = DecodeConfig.__dataclass_fields__.keys() - {"length"}, set()
     if isinstance(method, str):
         if method not in METHODS:
-            raise UserError(f"unknown method {method!r}: {_hint(method, METHODS)}")
+            raise UserError(f"unknown method {method!r}{closest(method, METHODS)}")
         settings = {field.name for field in fields(METHODS[method])}
         method = METHODS[method](**{name: parameters.pop(name) for name in settings & parameters.keys()})
     known |= {"slots", "trace", "draws"}
     if unknown := sorted(parameters.keys() - known):
         names = sorted({*inspect.signature(generate).parameters, *known, *settings} - {"self", "parameters"})
-        raise UserError(f"generate() takes no {unknown[0]!r}: {_hint(unknown[0], names)}")
+        hint = closest(RENAMED.get(unknown[0], unknown[0]), names)
+        raise UserError(f"generate() takes no {unknown[0]!r}{hint}")
     whole("generate()", "num_return_sequences", num_return_sequences, low=1)
     flag("generate()", "return_dict_in_generate", return_dict_in_generate)
     if do_sample is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import cells as notebook
@@ -68,6 +69,13 @@ def test_worked_solutions_of_the_real_benchmark():
     doc = {"question": "Natalia sold 48 clips.", "answer": "She sold 48/2 = <<48/2=24>>24 clips.\n#### 1,072"}
     solution = failure_modes.worked(doc)
     assert (solution.final, solution.values) == (1072, (24,)) and 48 in solution.given
+
+
+def test_documents_of_the_real_benchmark_have_the_ids_of_its_records(tmp_path):
+    doc = {"question": "Natalia sold 48 clips.", "answer": "She sold 48/2 = <<48/2=24>>24 clips.\n#### 1,072"}
+    (tmp_path / "test.jsonl").write_text(json.dumps(doc))
+    found = failure_modes.documents("gsm8k", tmp_path)
+    assert found == {"gsm8k/test/0": {**doc, "id": "gsm8k/test/0", "final": "1072"}}
 
 
 def test_find_marks_right_answers():

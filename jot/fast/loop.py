@@ -312,7 +312,7 @@ class FastLoop:
             numbers, broken, held = self.receive()
             held = held and not again
         if broken:
-            raise UserError(f"the model's logits are not numbers in {self.model.dtype}; use bfloat16 or float32")
+            raise UserError(self.model.not_numbers())
         return numbers
 
     def shape(self, group: dict[int, _Sample], whole: bool, ahead: bool = False) -> Shape:

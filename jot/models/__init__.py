@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -14,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from jot.errors import UserError
+from jot.errors import UserError, closest
 from jot.models import dream, llada
 from jot.models.base import DiffusionModel
 from jot.models.checks import AGAIN, UNUSED, check_fields, check_heads, check_unread, with_rope
@@ -56,9 +55,8 @@ def locate(name: str, revision: str | None = None) -> tuple[Path, str | None]:
             f"the packaged weights of {name!r} are missing: check out data/models, or set JOT_HOME to the checkout"
         )
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        near = difflib.get_close_matches(name, PACKAGED + PUBLISHED, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(PACKAGED)}, a local folder or a hub id"
-        raise UserError(f"unknown model {name!r}: {hint}")
+        hint = closest(name, PACKAGED + PUBLISHED, "beside local folders and hub ids, known")
+        raise UserError(f"unknown model {name!r}{hint}")
     from huggingface_hub import snapshot_download
 
     try:
@@ -175,7 +173,7 @@ def _names(keys: set[str]) -> str:
     return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
 
 
-def _fingerprint(folder: Path) -> str:
+def fingerprint(folder: Path) -> str:
     """Hash of configuration and weights; beyond 1 GiB of the hashes of the files, taken side by side."""
     digest, files = hashlib.sha256((folder / "config.json").read_bytes()), _weights(folder)
     whole = sum(f.stat().st_size for f in files) <= HASHED_WHOLE
@@ -235,7 +233,7 @@ def load(
             raise UserError(f"{key} in {folder} has shape {list(found)}, not {list(shape)}: {other}")
     model.load_state_dict(tensors, assign=True)
     model.requires_grad_(False).eval()
-    model.name, model.tokenizer, model.fingerprint = name, tokenizer, commit or _fingerprint(folder)
+    model.name, model.tokenizer, model.fingerprint = name, tokenizer, commit or fingerprint(folder)
     return model
 
 

@@ -221,37 +221,37 @@ def pairs(
 PASSED = ("better", "non-inferior", "worse within the margin")
 
 
-def main_claims(pairs: pd.DataFrame, control: Mapping[str, Mapping]) -> pd.DataFrame:
+def main_claims(compared: pd.DataFrame, control: Mapping[str, Mapping]) -> pd.DataFrame:
     """The plan's first table: claim, status, detail.
 
     Args:
-        pairs: JoT at its default against full decoding, a row a model and task: ``model task b c verdict`` and JoT's
-            ``speedup_low speedup_high``.
+        compared: JoT at its default against full decoding, a row a model and task: ``model task b c verdict`` and
+            JoT's ``speedup_low speedup_high``.
         control: by model ``p`` and ``difference`` of the positive control on dev; a model without its runs is missing.
     """
-    passed = pairs["verdict"].isin(PASSED)
-    worse = int((pairs["verdict"] == "inferior beyond the margin").sum())
-    informs = pairs["b"] + pairs["c"] > 0
-    above = pairs["speedup_low"] > 1
+    passed = compared["verdict"].isin(PASSED)
+    worse = int((compared["verdict"] == "inferior beyond the margin").sum())
+    informs = compared["b"] + compared["c"] > 0
+    faster = compared["speedup_low"] > 1
     apart, turned = [], []
-    for _, group in pairs.groupby("model", sort=False):
+    for _, group in compared.groupby("model", sort=False):
         long, short = group[group["task"].isin(LONG)], group[~group["task"].isin(LONG)]
         apart.append(long["speedup_low"].min() > short["speedup_high"].max())
         turned.append(short["speedup_low"].max() > long["speedup_high"].min())
     harm = {model: control[model] for model in MODELS if model in control}
     harmed = [one["p"] < 0.01 and one["difference"] < 0 for one in harm.values()]
-    told = "; ".join(f"{m}: {one['difference']:+.1f} points, p = {one['p']:.1g}" for m, one in harm.items())
-    whole = len(pairs) == len(MODELS) * len(TASKS)
+    losses = "; ".join(f"{m}: {one['difference']:+.1f} points, p = {one['p']:.1g}" for m, one in harm.items())
+    whole = len(compared) == len(MODELS) * len(TASKS)
     rows = [
         ("Scores stay within the margin on most benchmarks", whole, passed.sum() >= 5, worse >= 4,
-         f"{passed.sum()} of {len(pairs)} lose less, {worse} more, by interval; {informs.sum()} can inform, "
+         f"{passed.sum()} of {len(compared)} lose less, {worse} more, by interval; {informs.sum()} can inform, "
          f"{(passed & informs).sum()} of these lose less"),
-        ("Fewer steps on every benchmark", whole, above.all(), (pairs["speedup_high"] < 1.05).any(),
-         f"{above.sum()} of {len(pairs)} lower limits above 1"),
+        ("Fewer steps on every benchmark", whole, faster.all(), (compared["speedup_high"] < 1.05).any(),
+         f"{faster.sum()} of {len(compared)} lower limits above 1"),
         ("Most of all on long generations", whole, all(apart), any(turned),
          f"intervals apart in {sum(apart)} of {len(apart)} models"),
         ("Too low a threshold does harm (positive control, dev)", len(harm) == len(MODELS), all(harmed),
-         not any(harmed), told),
+         not any(harmed), losses),
     ]  # fmt: skip
     return pd.DataFrame([(claim, status(*halves), detail) for claim, *halves, detail in rows],
                         columns=["claim", "status", "detail"])  # fmt: skip
@@ -309,10 +309,10 @@ differ("order-kept", pairs(lambda m: ("jot stop_at_eos=True", "full stop_at_eos=
 
 @criterion
 def klass_slow(at: Evidence) -> Judged:
-    kept = at.difference(DREAM, GSM8K, "klass", "full")
+    gap = at.difference(DREAM, GSM8K, "klass", "full")
     slow, fast = (at.speedup(DREAM, GSM8K, name) for name in ("klass", "jot"))
-    detail = f"KLASS minus full {spell(kept)}; speedups {spell(slow, '×')} against {spell(fast, '×')} of JoT"
-    return judged(True, KEPT(kept) and slow.high < fast.low, LOST(kept) or slow.low > fast.high, detail)
+    detail = f"KLASS minus full {spell(gap)}; speedups {spell(slow, '×')} against {spell(fast, '×')} of JoT"
+    return judged(True, KEPT(gap) and slow.high < fast.low, LOST(gap) or slow.low > fast.high, detail)
 
 
 @criterion
@@ -325,14 +325,14 @@ def two_sided(at: Evidence) -> Judged:
 
 @criterion
 def threshold_speed(at: Evidence) -> Judged:
-    pairs = [
+    speeds = [
         [at.speedup(model, task, bare(model, tau)) for tau in both]
         for model in MODELS for task in LONG for both in itertools.pairwise(TAUS)
     ]  # fmt: skip
-    falling = sum(lower.value > higher.value for lower, higher in pairs)
-    apart = sum(higher.low > lower.high for lower, higher in pairs)
-    detail = f"falls in {falling} of {len(pairs)} neighboring pairs, reversed with intervals apart in {apart}"
-    return judged(True, falling == len(pairs), apart > 0, detail)
+    falls = sum(lower.value > higher.value for lower, higher in speeds)
+    apart = sum(higher.low > lower.high for lower, higher in speeds)
+    detail = f"falls in {falls} of {len(speeds)} neighboring pairs, reversed with intervals apart in {apart}"
+    return judged(True, falls == len(speeds), apart > 0, detail)
 
 
 def _factor(ratio: stats.Estimate) -> str:
@@ -455,9 +455,9 @@ def wallclock_below(at: Evidence) -> Judged:
         sums = [both[name] for name in ("seconds_full", "seconds", "steps_full", "steps")]
         parts[f"{model} {task}"] = None if both.empty else stats.ratio_of_ratios(*sums)
     known = [part for part in parts.values() if part]
-    below, apart = sum(part.value < 1 for part in known), sum(part.high < 1 for part in known)
+    lower, apart = sum(part.value < 1 for part in known), sum(part.high < 1 for part in known)
     detail = "; ".join(f"{name} {_factor(part) if part else 'not recorded'}" for name, part in parts.items())
-    detail += f"; of {len(parts)} estimates {below} and of their intervals {apart} wholly below 1; n = {n} a task"
+    detail += f"; of {len(parts)} estimates {lower} and of their intervals {apart} wholly below 1; n = {n} a task"
     if (ratio := found["seconds"].sum() / found["cpu_seconds"].sum()) > BUSY:
         return NOT_SHOWN, f"the machine was busy, clock over processor time {ratio:.1f}; {detail}"
     # "Below 1" is read as: the whole interval lies below; an estimate alone may do so by less than it is known to.
@@ -495,22 +495,22 @@ def slow_errors(run: pd.DataFrame) -> Judged:
     return judged(True, slow.low > fast.high, slow.high < fast.low, detail)
 
 
-def rejections(pairs: Mapping[float, pd.DataFrame], task: str, split: str = "test") -> Judged:
+def rejections(scored: Mapping[float, pd.DataFrame], task: str, split: str = "test") -> Judged:
     """Whether McNemar, at the paper's n, keeps the first threshold and rejects the second.
 
     Args:
-        pairs: by threshold, one row a document with ``score`` and full decoding's ``score_full``.
+        scored: by threshold, one row a document with ``score`` and full decoding's ``score_full``.
     """
-    if min(map(len, pairs.values())) < PAPER_N:
+    if min(map(len, scored.values())) < PAPER_N:
         return NOT_SHOWN, f"needs {PAPER_N} documents"
     parts, rejected = [], []
-    for tau, both in pairs.items():
+    for tau, both in scored.items():
         both = both.loc[order(task, split, both.index)[:PAPER_N]]
         r = stats.paired(both["score"], both["score_full"])
         rejected.append(r["p"] < stats.ALPHA)
         parts.append(f"τ = {tau:g}: {r['difference']:+.1f} points, b = {r['b']}, c = {r['c']}, p = {r['p']:.2g}")
-    first, second = rejected
-    return judged(True, second and not first, first and not second, f"{'; '.join(parts)}; n = {PAPER_N}")
+    former, latter = rejected
+    return judged(True, latter and not former, former and not latter, f"{'; '.join(parts)}; n = {PAPER_N}")
 
 
 @criterion
@@ -544,8 +544,8 @@ def falling(full: Mapping[str, pd.DataFrame]) -> Judged:
             text += f" over all steps, which run through blocks of {block:g}; within the first block "
             text += show.interval(*inside, digits=2, sign="+", gap=" ")
         parts.append(f"{text}, n = {len(run):,}")
-    below, above = all(v.high < 0 for v in values), any(v.low > 0 for v in values)
-    return judged(set(MODELS) <= set(full), below, above, "; ".join(parts))
+    falls, rises = all(v.high < 0 for v in values), any(v.low > 0 for v in values)
+    return judged(set(MODELS) <= set(full), falls, rises, "; ".join(parts))
 
 
 @criterion
@@ -570,28 +570,29 @@ PROSE, NO_END = "pocket_prose", "suppress_tokens=[2040] temperature=1 top_p=0.95
 REP_MARGIN, DIST_MARGIN = 0.01, -0.02
 
 
-def kept(at: Evidence, jot: str, by: str) -> tuple[dict[str, stats.Estimate], str]:
+def kept(at: Evidence, name: str, by: str) -> tuple[dict[str, stats.Estimate], str]:
     """Rep-4 and Dist-2, JoT minus full decoding; and how much there was to lose.
 
     Args:
+        name: JoT's run.
         by: what the intervals resample, "prompts" or "speeches".
     """
-    method, baseline = at.pair(DREAM, PROSE, jot, f"full {NO_END}")
+    method, baseline = at.pair(DREAM, PROSE, name, f"full {NO_END}")
     ids = order(PROSE, "test", method.index)
     one, two = (texts.measures(list(run["generated"][ids])) for run in (method, baseline))
-    gaps = {name: one[name] - two[name] for name in ("rep4", "dist2")}
+    gaps = {measure: one[measure] - two[measure] for measure in ("rep4", "dist2")}
     speeches = texts.speeches(PROSE)
     found = texts.intervals(gaps, [speeches[doc_id] for doc_id in ids] if by == "speeches" else None)
     names = ["value", "low", "high"] if by == "prompts" else ["value", "speech_low", "speech_high"]
-    parts = {name: stats.Estimate(*row) for name, row in zip(gaps, found[names].to_numpy(), strict=True)}
+    parts = {measure: stats.Estimate(*row) for measure, row in zip(gaps, found[names].to_numpy(), strict=True)}
     steps, same = method["steps"].mean(), 100 * texts.same(method["generated"], baseline["generated"])[0]
-    told = f"JoT takes {steps:.1f} of {method['configured_steps'].mean():.0f} steps, {same:.0f} % of texts are the same"
-    return parts, f"n = {len(ids):,}; but {told}"
+    note = f"JoT takes {steps:.1f} of {method['configured_steps'].mean():.0f} steps, {same:.0f} % of texts are the same"
+    return parts, f"n = {len(ids):,}; but {note}"
 
 
-def _fluent(parts: Mapping[str, stats.Estimate], told: str) -> Judged:
+def _fluent(parts: Mapping[str, stats.Estimate], note: str) -> Judged:
     rep, dist = parts["rep4"], parts["dist2"]
-    detail = f"Rep-4 {_exact(rep)}; Dist-2 {_exact(dist)}, {told}"
+    detail = f"Rep-4 {_exact(rep)}; Dist-2 {_exact(dist)}, {note}"
     seen = rep.high < REP_MARGIN and dist.low > DIST_MARGIN
     return judged(True, seen, rep.low > REP_MARGIN or dist.high < DIST_MARGIN, detail)
 
@@ -602,17 +603,17 @@ def _exact(x: stats.Estimate) -> str:
 
 @criterion
 def quality_kept(at: Evidence) -> Judged:
-    parts, told = kept(at, f"jot {NO_END}", "prompts")
+    parts, note = kept(at, f"jot {NO_END}", "prompts")
     with suppress(NotRecorded):  # the other reading of the paper's words: all of JoT takes the argmax
         greedy, _ = kept(at, "jot suppress_tokens=[2040] temperature=0 top_p=False", "prompts")
-        told += f"; were all of JoT greedy, Rep-4 {_exact(greedy['rep4'])}"
-    return _fluent(parts, told)
+        note += f"; were all of JoT greedy, Rep-4 {_exact(greedy['rep4'])}"
+    return _fluent(parts, note)
 
 
 @criterion
 def quality_kept_fast(at: Evidence) -> Judged:
-    parts, told = kept(at, f"jot tau_max=3 {NO_END}", "speeches")
-    return _fluent(parts, f"by speech, {told}")
+    parts, note = kept(at, f"jot tau_max=3 {NO_END}", "speeches")
+    return _fluent(parts, f"by speech, {note}")
 
 
 # --- all of them --------------------------------------------------------------------------------------------
@@ -671,8 +672,8 @@ def deviations() -> list[str]:
 
 def exceptions(ids: Iterable[str]) -> tuple[list[str], list[str]]:
     """Of these criteria those that the plan's deviations name: written not blind to some runs, or settled later."""
-    texts = deviations()
-    parts = [[t for t in texts if "not blind" in t], [t for t in texts if "not blind" not in t]]
+    listed = deviations()
+    parts = [[t for t in listed if "not blind" in t], [t for t in listed if "not blind" not in t]]
     sighted, settled = (
         [name for name in ids if any(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) for text in part)]
         for part in parts
@@ -706,9 +707,9 @@ def table(frame: pd.DataFrame) -> show.Table:
         "written when part of the JoT threshold grid had been decoded, so not blind to it": sighted,
         "how it is measured was settled later": settled,
     }
-    told = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)
+    excepted = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)
     fixed = "criteria fixed in notebooks/ANALYSIS.md before these runs"
-    fixed += f", with exceptions listed there under Deviations ({told})" if told else ""
+    fixed += f", with exceptions listed there under Deviations ({excepted})" if excepted else ""
     shown = pd.DataFrame(
         {
             "Phenomenon": [name + ("\nnot blind" if name in sighted + known else "") for name in frame["id"]],

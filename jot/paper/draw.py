@@ -1,12 +1,13 @@
-"""One style for every figure: Okabe-Ito colors, one look a method, legible in print; saving and showing.
+"""One style for every figure: Okabe-Ito colors and one of Tol's, one look a method, legible in print; saving, showing.
 
 The rule of colors: **a color means a method, the same one in every figure** (``LOOKS``): full decoding black, JoT
 green, Fast-dLLM orange, KLASS light blue, Prophet purple, the entropy budget blue, LocalLeap vermillion,
-CreditDecoding yellow, SchED wine. A variant has its method's color and a hollow marker or
-another line. A model family is told by its panel. Only where both must share one, line and fill tell it: Dream solid
-and filled, LLaDA dashed and half filled (``FAMILY_LINE``, ``Look.points(family=...)``). What belongs to no method (a
-person's text, a bound, a random process) takes a color that no method has. Published points of the large models never
-stand on axes that are titled with an embedded model's task: they get a panel of their own.
+CreditDecoding yellow, SchED the wine of Paul Tol's muted scheme, as Okabe and Ito's eight are taken. A variant has its
+method's color and a hollow marker or another line. A model family is told by its panel. Only where both must share
+one, line and fill tell it: Dream solid and filled, LLaDA dashed and half filled (``FAMILY_LINE``,
+``Look.points(family=...)``). What belongs to no method (a person's text, a bound, a random process) takes a color that
+no method has. Published points of the large models never stand on axes that are titled with an embedded model's task:
+they get a panel of their own.
 """
 
 from __future__ import annotations

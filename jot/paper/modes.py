@@ -19,7 +19,7 @@ from statsmodels.stats.inter_rater import cohens_kappa
 
 from jot import stats
 from jot.runs.parameters import NotebookError, home
-from jot.tasks import extract, get, read_jsonl, split_file
+from jot.tasks import extract, functions, get, split_file
 
 MODES = ("branch", "anchor", "overrun", "other")
 MEANING = {
@@ -77,7 +77,7 @@ def documents(task: str, data: str | Path | None = None) -> dict[str, dict]:
         raise NotebookError(f"{task} has no worked solutions to compare with; use tasks=pocket_gsm8k")
     if path is None:
         raise NotebookError(f"the documents of {task} are needed beside the records; name their folder with data")
-    return {doc.get("id", f"{task}/{i}"): doc for i, doc in enumerate(read_jsonl(path))}
+    return {doc["id"]: doc for doc in functions.load(task, spec.splits[0], data)["test"]}
 
 
 def worked(doc: Mapping) -> Worked:

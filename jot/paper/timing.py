@@ -205,7 +205,7 @@ def record(
 
 def _record_task(store: Path, model, name: str, task, methods, limit, seed, data, say) -> None:
     from jot.records.store import Writer
-    from jot.runs.harness import _record
+    from jot.runs.harness import record_of
     from jot.tasks.bench import Bench
 
     split = task.splits[0]
@@ -229,7 +229,7 @@ def _record_task(store: Path, model, name: str, task, methods, limit, seed, data
             for way in left:
                 one = found[way.name]
                 if way.writer.claim([doc_id], 1):
-                    sample = _record(model, bench, doc_id, one.output, way.config.steps, 1)
+                    sample = record_of(model, bench, doc_id, one.output, way.config.existing_steps, 1)
                     way.writer.append({**sample, "seconds": round(median(one.spent).clock, 6)})
             lines = _lines(name, task.name, doc_id, bench.prompts[doc_id], found)
             lines.to_csv(store / FILE, mode="a", header=False, index=False)

@@ -128,7 +128,7 @@ def disk() -> Iterator[Result]:
 
 def weights() -> Iterator[Result]:
     from jot.errors import UserError
-    from jot.models import _fingerprint
+    from jot.models import fingerprint
     from jot.records import metas
 
     recorded = []
@@ -140,7 +140,7 @@ def weights() -> Iterator[Result]:
         if not (folder / "model.safetensors").is_file():
             yield Result(name, False, "its weights are missing", f"{advice}, or set JOT_HOME to the checkout")
             continue
-        found, known = _fingerprint(folder), {c["fingerprint"] for c in recorded if c["model"] == name}
+        found, known = fingerprint(folder), {c["fingerprint"] for c in recorded if c["model"] == name}
         if known:
             what = "as recorded" if found in known else "not the weights that the records were made with"
             yield Result(name, found in known, f"{found[:12]}, {what}", advice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -32,13 +32,10 @@ class Estimate(NamedTuple):
     nearest: str | None = None
 
 
-def recorded(folders: Iterable[Path] | None = None) -> dict[str, Mapping]:
-    """Totals and hardware of the recorded cells in ``folders`` (``data/records``), without samples; may be empty."""
-    found: dict[str, Mapping] = {}
-    for folder in folders or (home() / "data" / "records",):
-        if folder.is_dir():
-            found |= {name: meta for name, meta in metas(folder).items() if meta["totals"].get("steps")}
-    return found
+def recorded() -> dict[str, Mapping]:
+    """Totals and hardware of the recorded cells in ``data/records``, without samples; may be empty."""
+    found = metas(folder) if (folder := home() / "data" / "records").is_dir() else {}
+    return {name: meta for name, meta in found.items() if meta["totals"].get("steps")}
 
 
 @cache

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -39,12 +40,8 @@ from jot.tasks.bench import Bench
 from jot.tasks.extract import cut
 from jot.tasks.text import answer_ids, encode, render, to_text, untemplated
 
-LENGTHS = (
-    "max_tokens",
-    "max_completion_tokens",
-    "max_new_tokens",
-    "max_gen_toks",
-)  # a task has the last, users the others
+# A task has the last, users the others.
+LENGTHS = ("max_tokens", "max_completion_tokens", "max_new_tokens", "max_gen_toks")
 IGNORED = {"until", "stop", "do_sample", "max_length", "prompt_tokens", *LENGTHS}  # not decoding knobs
 SAMPLING = {"temperature": 0, "top_p": 1, "top_k": 0}  # nor these beside ``do_sample: false``; what changes nothing
 LIKELIHOOD = "a masked diffusion model is evaluated by generation: use a generate_until task"
@@ -167,24 +164,24 @@ class JotLM(LM):
     def _decode(self, requests: list[Instance], keys: list[int]) -> Iterator[tuple[int, str]]:
         options = requests[0].args[1]
         chosen = self._settings(options)
-        name = chosen.pop("method")
-        method = settings.build_method(name, self.model.family, chosen)
-        config = settings.build_decode(self.model, chosen, seed=self.seed, method=name)
+        method = chosen.pop("method")
+        rule = settings.build_method(method, self.model.family, chosen)
+        config = settings.build_decode(self.model, chosen, seed=self.seed, method=method)
         prompts = encode(self.model, [request.args[0] for request in requests])
         # Draws are keyed by the document, so a sample is the same whatever is decoded beside it. Tasks may share a
         # document or only its name; `repeats` of a task bring the very same request again.
         waiting: dict[tuple, list[int]] = {}
         repeats: Counter[int] = Counter()
         for request, key, ids in zip(requests, keys, prompts, strict=True):
-            name = f"{(request.doc or {}).get('id', f'{request.task_name}/{request.doc_id}')}"
-            name += f"#{request.idx}" if request.idx else ""
-            name += f"~{repeat}" if (repeat := repeats[id(request)]) else ""
+            doc = f"{(request.doc or {}).get('id', f'{request.task_name}/{request.doc_id}')}"
+            doc += f"#{request.idx}" if request.idx else ""
+            doc += f"~{repeat}" if (repeat := repeats[id(request)]) else ""
             repeats[id(request)] += 1
-            waiting.setdefault((name, *ids[: options.get("prompt_tokens")]), []).append(key)
-        samples = [(name, ids) for name, *ids in waiting]
-        for name, out in decode_stream(self.model, samples, method, slots=self.slots, **dataclasses.asdict(config)):
+            waiting.setdefault((doc, *ids[: options.get("prompt_tokens")]), []).append(key)
+        samples = [(doc, ids) for doc, *ids in waiting]
+        for doc, out in decode_stream(self.model, samples, rule, slots=self.slots, **dataclasses.asdict(config)):
             text = to_text(self.model, answer_ids(self.model, out.generated))
-            yield from ((key, text) for key in waiting[name, *out.tokens[: -config.length]])
+            yield from ((key, text) for key in waiting[doc, *out.tokens[: -config.length]])
 
     def loglikelihood(self, requests):
         raise UserError(LIKELIHOOD)
@@ -248,8 +245,6 @@ class _Config(lm_eval.config.evaluate_config.EvaluatorConfig):
 
 def command(arguments: list[str]) -> None:
     """``jot lm-eval``: lm-eval's own command line, with the model and the tasks of this package."""
-    import sys
-
     from lm_eval._cli import HarnessCLI
     from lm_eval.utils import setup_logging
 
@@ -336,7 +331,7 @@ def _trace(trace: Trace) -> dict[str, list]:
     return {name: numbers(getattr(trace, name)) for name in TRACE}
 
 
-def _record(model: DiffusionModel, bench: Bench, doc_id: str, out: Output, steps: int, slots: int) -> dict:
+def record_of(model: DiffusionModel, bench: Bench, doc_id: str, out: Output, steps: int, slots: int) -> dict:
     ids = answer_ids(model, out.generated)
     text = to_text(model, ids)
     answer, score = bench.score(doc_id, text)
@@ -450,7 +445,7 @@ def evaluate(
                 stream = decode_stream(model, samples, rule, slots=slots, trace=trace, **dataclasses.asdict(config))
                 try:
                     for doc_id, out in stream:
-                        writer.append(_record(model, bench, doc_id, out, config.existing_steps, slots))
+                        writer.append(record_of(model, bench, doc_id, out, config.existing_steps, slots))
                         decoded += 1
                         bar.update()
                 except (torch.OutOfMemoryError, MemoryError) as error:

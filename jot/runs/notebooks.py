@@ -222,14 +222,11 @@ def command(arguments: Sequence[str] | None = None) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``run NAME ...``, the same as ``jot notebook NAME ...``, and ``strip FILE ...``, the commit hook."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["run"]:
-        return command(words[1:])
-    parser = Parser(prog="jot.runs.notebooks", description="Strip notebooks; `run` is `jot notebook`.")
+    """``strip FILE ...``, the commit hook. Returns 1 where a file changed."""
+    parser = Parser(prog="jot.runs.notebooks", description="Strip notebooks for a commit.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("strip", help="strip files in place").add_argument("files", nargs="*")
-    changed = strip(parser.parse_args(words).files)
+    changed = strip(parser.parse_args(arguments).files)
     print("".join(f"stripped {path}\n" for path in changed), end="")
     return int(bool(changed))
 

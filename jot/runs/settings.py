@@ -7,13 +7,12 @@ Everything here can be checked before a model's weights are read.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from jot.errors import UserError, flag
+from jot.errors import UserError, closest, flag
 from jot.models import FAMILIES, locate, read_config
 from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig, check_rule
@@ -93,10 +92,7 @@ def method_class(name: str) -> type:
         return METHODS[PRESETS[name][0]]
     if name in REFUSED:
         raise UserError(f"{name} is not implemented: {REFUSED[name]}")
-    known = [*METHODS, *PRESETS]
-    near = difflib.get_close_matches(str(name).lower(), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(known)}"
-    raise UserError(f"unknown method {name!r}: {hint}")
+    raise UserError(f"unknown method {name!r}{closest(str(name).lower(), [*METHODS, *PRESETS])}")
 
 
 def parse(method: str, settings: Mapping[str, object]) -> dict[str, object]:
@@ -111,9 +107,7 @@ def parse(method: str, settings: Mapping[str, object]) -> dict[str, object]:
         if name == "seed":
             raise UserError("the seed is no setting of a method; give it with --seed")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-            raise UserError(f"unknown setting {name!r} for method {method!r}: {hint}")
+            raise UserError(f"unknown setting {name!r} for method {method!r}{closest(name, sorted(known))}")
         parsed[name] = _value(name, str(known[name].type), value)
     return parsed
 

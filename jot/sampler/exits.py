@@ -358,6 +358,12 @@ class KLASS(ExitRule):
         return ready, None
 
 
+def _or_best(step: Step, confidence: Tensor, ready: Tensor) -> Tensor:
+    """The masks of the block that are ``ready``, and always the most confident one."""
+    best = highest(confidence, step.slot, torch.ones_like(step.index), step.in_block)
+    return best | (step.in_block & ready)
+
+
 @dataclass(frozen=True)
 class FastDLLM(ExitRule):
     """Fast-dLLM (Wu et al. 2025): commit every proposal above a probability, and always the most probable one.
@@ -390,9 +396,8 @@ class FastDLLM(ExitRule):
         confidence = step.proposal.confidence
         if self.gate == "raw":
             confidence = (step.top.first - step.top.normalizer).exp()
-        best = highest(confidence, step.slot, torch.ones_like(step.index), step.in_block)
         if self.factor is None:
-            return best | (step.in_block & (confidence >= self.threshold)), None
+            return _or_best(step, confidence, confidence >= self.threshold), None
         rank = ranks(confidence, step.slot, step.in_block, len(step.masks))
         short = step.in_block & (confidence < 1 - self.factor / (rank + 2)) & (rank > 0)
         first = torch.full((len(step.masks),), len(rank) + 1, device=rank.device)
@@ -440,8 +445,7 @@ class LocalLeap(ExitRule):
         before = F.pad(counted.cumsum(1), (1, 0))
         first, last = (step.position - self.radius).clamp(min=0), (step.position + self.radius).clamp(max=width - 1)
         near = before[step.slot, last + 1] > before[step.slot, first]
-        best = highest(sure, step.slot, torch.ones_like(step.index), step.in_block)
-        return best | anchor | (step.in_block & near & (sure >= self.relaxed)), None
+        return _or_best(step, sure, anchor | (near & (sure >= self.relaxed))), None
 
 
 @dataclass(frozen=True)
@@ -523,8 +527,7 @@ class CreditDecoding(ExitRule):
         best = score.amax(1)
         step.top = top._replace(index=torch.where(score == best[:, None], token, step.logits.shape[1] - 1).amin(1))
         sure = best / (top.total.double() + (mass * (gain - 1)).sum(1))
-        most = highest(sure, step.slot, torch.ones_like(step.index), step.in_block)
-        return most | (step.in_block & (sure >= self.threshold)), None
+        return _or_best(step, sure, sure >= self.threshold), None
 
 
 def rule_of(method) -> ExitRule:

@@ -120,7 +120,8 @@ class Loop:
         rest = slot.steps, slot.forwards, slot.seconds, slot.trace
         return slot.key, Output.of(self.model, self.config, tokens, slot.prompt, *rest)
 
-    def run(self, queue: Iterator[tuple[int | str, list[int]]]) -> Iterator[tuple[int | str, Output]]:
+    def run(self, queue: Iterator[tuple[int | str, list[int]]]) -> Iterator[tuple[int | str, Output] | None]:
+        """The samples as they finish, and None after each step."""
         waiting = True
         while True:
             for s, slot in enumerate(self.slots):
@@ -139,6 +140,7 @@ class Loop:
                 for group, whole in ((opening, True), ([s for s in live if s not in opening], False)):
                     if group:
                         self.step(group, whole)
+                yield None
 
     @torch.inference_mode()
     def step(self, group: list[int], whole: bool) -> None:

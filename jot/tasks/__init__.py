@@ -7,7 +7,6 @@ torch.
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import json
 import os
@@ -16,7 +15,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from jot.errors import UserError
+from jot.errors import UserError, closest
 
 FOLDER = Path(__file__).parent
 
@@ -97,8 +96,7 @@ def get(name: str) -> Task:
     """
     if name in TASKS:
         return TASKS[name]
-    near = difflib.get_close_matches(str(name), TASKS, n=1)
-    raise UserError(f"unknown task {name!r}: {f'did you mean {near[0]!r}?' if near else 'see `jot tasks`'}")
+    raise UserError(f"unknown task {name!r}{closest(str(name), TASKS)}")
 
 
 def split_file(task: Task, split: str | None, data: str | os.PathLike | None) -> tuple[str, Path | None]:

@@ -16,10 +16,8 @@ _LATEX_FRACTION = re.compile(r"(-?)\\[dt]?frac\s*\{\s*(-?\d[\d,]*)\s*\}\s*\{\s*(
 _PLAIN_FRACTION = re.compile(r"(?<![\w.)\]/])(-?)(?:(\d+)\s+)?(\d[\d,]*)\s*/\s*(\d[\d,]*)(?![\d/]|\.\d)")
 _MIXED = re.compile(r"(-?)(\d[\d,]*)\s*\\[dt]?frac\s*\{\s*(\d[\d,]*)\s*\}\s*\{\s*(\d[\d,]*)\s*\}")
 _BOX = re.compile(r"\\?\b(?:boxed|fbox)\s*\{")
-_LONGEST_BOX, _MOST_BOXES = (
-    400,
-    50,
-)  # characters, boxes from the end: enough for answers, quick on degenerate text
+# Characters, and boxes from the end: enough for answers, quick on degenerate text.
+_LONGEST_BOX, _MOST_BOXES = 400, 50
 _ANSWER_IS = re.compile(r"\banswer\b(?:\s+is|\s*:|\s+=)(?=([^\n]*))", re.IGNORECASE)
 
 

@@ -71,7 +71,7 @@ def _clean(text: object) -> object:
 
 
 def _documents(name: str, rows: Iterable[object], split: str) -> list[object]:
-    """The documents of rows as a benchmark publishes them; a row that has an id is a document already."""
+    """The documents of rows as a benchmark publishes them; a row that has an id lacks GSM8K's ``final`` at most."""
     docs, seen = [], Counter()
     for row in rows:
         if isinstance(row, Mapping) and "id" not in row and name != "c4":
@@ -79,14 +79,14 @@ def _documents(name: str, rows: Iterable[object], split: str) -> list[object]:
             place = f"{name}/{'val' if name == 'hellaswag' else split}/{subject}"
             row = {"id": row.get("task_id", f"{place}{seen[subject]}"), **row}
             seen[subject] += 1
-            if name == "gsm8k" and isinstance(row.get("answer"), str):
-                _, marked, final = row["answer"].rpartition("####")
-                row["final"] = final.strip().replace(",", "") if marked else ""
             if name == "hellaswag":
                 row |= {field: _clean(row.get(field)) for field in ("activity_label", "ctx", "endings")}
                 label = row.get("label")
                 row["label"] = int(label) if label in ("0", "1", "2", "3") else label  # text on the hub
             row = {field: row[field] for field in ("id", *FIELDS[name]) if field in row}
+        if name == "gsm8k" and isinstance(row, Mapping) and isinstance(row.get("answer"), str):
+            _, marked, final = row["answer"].rpartition("####")
+            row = {"final": final.strip().replace(",", "") if marked else "", **row}
         docs.append(row)
     return docs
 
