@@ -318,17 +318,22 @@ def _pack(options: argparse.Namespace) -> None:
     print(f"packed into {pack(options.store, options.folder, options.traces, options.workers)}")
 
 
-def _refusal(error: Exception) -> str | None:
-    """One sentence for what a user can put right; None for what is a fault of the program."""
+RECORDING = {"evaluate", "run", "calibrate"}  # what they had finished is there at their next run
+
+
+def _refusal(error: Exception, kept: bool) -> str | None:
+    """One sentence for what a user can put right; None for what is a fault of the program. ``kept``: it records."""
     if isinstance(error, UserError):
         return str(error)
     torch = sys.modules.get("torch")
     if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
-        return "out of memory: use a smaller model, fewer --slots or another --device; what was finished is recorded"
+        told = "; what was finished is recorded" if kept else ""
+        return f"out of memory: use a smaller model, fewer --slots or another --device{told}"
     if isinstance(error, BrokenProcessPool):
         return "one of its processes was killed, most often because memory ran out; free some and run again"
     if isinstance(error, OSError) and error.errno in (ENOSPC, EBADF, EIO, EDQUOT) and not error.filename:
-        return f"cannot write the output ({error.strerror}); give it another place, what was decoded is recorded"
+        told = ", what was decoded is recorded" if kept else ""
+        return f"cannot write the output ({error.strerror}); give it another place{told}"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"cannot read or write {error.filename} ({error.strerror}); put that right and run again"
     return None
@@ -342,6 +347,7 @@ def _mute() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    records = not RECORDING.isdisjoint(words[:1])
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # `>&-`
     try:
         if words and words[0] in FORWARDED:
@@ -356,10 +362,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _mute()
         return 0
     except KeyboardInterrupt:
-        print("jot: interrupted; what was finished is recorded, run again to go on", file=sys.stderr)
+        kept = "; what was finished is recorded, run again to go on" if records else ""
+        print(f"jot: interrupted{kept}", file=sys.stderr)
         return 130
     except Exception as error:
-        if (sentence := _refusal(error)) is None:
+        if (sentence := _refusal(error, records)) is None:
             raise
         try:
             sys.stdout.flush()

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from importlib.resources import files
 
 from jot.decode import Commits
-from jot.errors import local
+from jot.errors import UserError, local
 from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig
 from jot.sampler.output import EXITED, SCHEDULED, Output
@@ -114,10 +114,12 @@ def check_file(name: str) -> None:
     """Refuse a file that cannot be written, before anything is decoded.
 
     Raises:
-        UserError: it has no name, or is an address.
+        UserError: it has no name, is an address, or is no regular file.
         OSError: the system's reason.
     """
-    local("--html", name, "file")
+    path = local("--html", name, "file")
+    if path.is_fifo() and path.absolute().parts[1] not in ("dev", "proc") or path.is_socket() or path.is_block_device():
+        raise UserError(f"--html {name} is no regular file; name one")  # opened, a pipe waits for its reader
     fresh = not os.path.lexists(name)
     with open(name, "a", encoding="utf-8"):
         pass

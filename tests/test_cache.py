@@ -199,6 +199,8 @@ def test_refusals(kwargs, words):
         (jot.FastDLLM, dict(gate="sharp"), "gate"), (jot.FastDLLM, dict(threshold="x"), "not a number"),
         (jot.EntropyBudget, dict(gamma=-1), "gamma"), (jot.EntropyBudget, dict(gamma=float("nan")), "not a number"),
         (jot.LocalLeap, dict(relaxed=0.95), "must not exceed"), (jot.LocalLeap, dict(radius=-1), "radius"),
+        (jot.LocalLeap, dict(threshold=2), "between 0 and 1"), (jot.LocalLeap, dict(relaxed=-0.1), "between 0 and 1"),
+        (jot.CreditDecoding, dict(threshold=1.01), "between 0 and 1"),
         (jot.LocalLeap, dict(threshold=None), "not a number"), (jot.CreditDecoding, dict(beta=1.5), "between 0 and 1"),
         (jot.CreditDecoding, dict(alpha=-0.1), "alpha"), (jot.CreditDecoding, dict(gamma="x"), "not a number"),
         (jot.SchED, dict(low=9.0), "must not exceed"), (jot.SchED, dict(shape="step"), "shape"),

@@ -312,6 +312,22 @@ def test_interrupted(model: str, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("jot.runs.harness.decode_stream", stop)
     assert main(evaluate(model, tmp_path)) == 130
     assert "run again" in capsys.readouterr().err
+    monkeypatch.setattr(sys.modules["jot.decode"], "decode", stop)  # `jot.decode` is the function
+    assert main(["decode", "--model", model, "Hi", "--device", "cpu"]) == 130
+    assert capsys.readouterr().err == "jot: interrupted\n"  # it records nothing
+
+
+def test_an_output_without_room(model: str, tmp_path: Path, capsys, monkeypatch) -> None:
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    for name, words in (
+        ("decode_stream", evaluate(model, tmp_path)),
+        ("decode", ["decode", "--model", model, "Hi", "--device", "cpu"]),
+    ):
+        monkeypatch.setattr(sys.modules["jot.runs.harness" if name == "decode_stream" else "jot.decode"], name, full)
+        assert main(words) == 2
+        assert ("what was decoded is recorded" in capsys.readouterr().err) == (words[0] == "evaluate")
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ DOCUMENT = {
     "pocket_prose": {"id": "a", "text": "t"},
 }
 PROMPT = {"gsm8k": functions.gsm8k, "mmlu": functions.mmlu, "hellaswag": functions.hellaswag,
-          "humaneval": functions.humaneval, "pocket_prose": functions.pocket_prose}  # fmt: skip
+          "humaneval": functions.humaneval, "pocket_prose": functions.c4}  # fmt: skip
 
 
 @fuzz(st.binary(max_size=80), st.lists(JSON, max_size=3), st.integers(0, 200))

@@ -196,6 +196,11 @@ def test_rows_that_are_no_benchmark_s(tmp_path: Path) -> None:
         ("mmlu", {"question": "q", "answer": 3}, "subject must be text, it is missing"),
         ("humaneval", {"task_id": 5}, "id must be text, it is 5"),
         ("mmlu", [1], "line 1 of .* is no document"),
+        ("gsm8k", {"question": "q", "answer": "It is 5."}, "final must be the number that follows #### in the answer"),
+        ("gsm8k", {"question": "q", "answer": "#### five"}, "that follows #### in the answer, it is 'five'"),
+        ("gsm8k", {**PUBLISHED["gsm8k"][0], "id": "\ud800"}, r"id must be text in UTF-8, it is '\\ud800'"),
+        ("humaneval", {**PUBLISHED["humaneval"][0], "task_id": "a\udc00"}, "id must be text in UTF-8"),
+        ("c4", {"id": "\ud800", "text": "one " * 400}, "row 1 of .* has no text in UTF-8"),
     ):
         file.write_text(json.dumps(row))
         with pytest.raises(UserError, match=words):
@@ -203,6 +208,28 @@ def test_rows_that_are_no_benchmark_s(tmp_path: Path) -> None:
     file.write_bytes(b"PAR1 and no more")
     with pytest.raises(UserError, match="rows.jsonl is no JSON Lines, gzip or Parquet file"):
         functions.load("gsm8k", None, str(file))
+
+
+def test_a_split_in_parts(tmp_path: Path) -> None:
+    """One of several files is never read for the whole; C4's first is all that is asked for."""
+    row = json.dumps(PUBLISHED["gsm8k"][0])
+    for names, listed in (
+        (["main/test-00000-of-00003.parquet", "main/test-00001-of-00003.parquet"],
+         "test-00000-of-00003.parquet, test-00001-of-00003.parquet"),
+        (["test-00001-of-00002.jsonl"], "test-00001-of-00002.jsonl"),
+        (["test-0.jsonl", "test-1.jsonl"], "test-0.jsonl, test-1.jsonl"),
+    ):  # fmt: skip
+        folder = tmp_path / str(len(listed))
+        (folder / "main").mkdir(parents=True)
+        for name in names:
+            (folder / name).write_text(row)
+        with pytest.raises(UserError, match=f"holds test of gsm8k in parts, {listed}; join them"):
+            functions.load("gsm8k", "test", str(folder))
+        (folder / "gsm8k_test.jsonl.gz").write_text(row)  # its own file comes first
+        assert len(functions.load("gsm8k", "test", str(folder))["test"]) == 1
+    for part in range(2):
+        (tmp_path / f"c4-validation.0000{part}-of-00008.json").write_text(json.dumps({"text": f"one {part} " * 400}))
+    assert len(functions.load("c4", None, str(tmp_path))["test"]) == 1
 
 
 def test_benchmarks_read_the_hub(monkeypatch) -> None:
@@ -241,7 +268,7 @@ def test_benchmarks_read_the_hub(monkeypatch) -> None:
         raise ConnectionError("no network")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
-    with pytest.raises(UserError, match="--data"):
+    with pytest.raises(UserError, match=r"with --data \(jot lm-eval: --metadata data=FOLDER\)"):
         functions.load("mmlu")
 
 
@@ -418,8 +445,9 @@ def test_gen_kwargs_override_model_arguments(llada) -> None:
         ask(lm, stepz=4)
     with pytest.raises(UserError, match="unknown setting"):
         JotLM(llada, stepz=4)
-    with pytest.raises(NotImplementedError):
-        lm.loglikelihood([])
+    for ask_for in (lm.loglikelihood, lm.loglikelihood_rolling):
+        with pytest.raises(UserError, match="evaluated by generation: use a generate_until task"):
+            ask_for([])
     greedy = lm._settings({"temperature": 0.5, "top_p": 0.5, "do_sample": False})  # as in transformers
     assert greedy == lm._settings({}) and lm._settings({"temperature": 0.5})["temperature"] == 0.5
     assert lm.tokenizer_name and "/" not in lm.tokenizer_name and "assistant" in lm.chat_template()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -178,6 +179,21 @@ def test_the_check_of_the_file_changes_nothing(tmp_path):
     replay.check_file(str(old))
     replay.check_file(str(new))
     assert old.read_text() == "kept" and not new.exists()
+
+
+def test_a_pipe_is_no_page(folder, tmp_path, capsys):
+    """It would wait for a reader; devices take the page."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for place in (pipe, link):
+        assert main(["decode", "--model", folder, "Q", "--html", str(place)]) == 2
+        assert capsys.readouterr().err == f"jot: error: --html {place} is no regular file; name one\n"
+    replay.check_file("/dev/null")
+    read, write = os.pipe()
+    replay.check_file(f"/dev/fd/{write}")  # where a shell's `>(less)` and a piped /dev/stdout lead
+    os.close(read), os.close(write)
+    assert main(["decode", "--model", folder, "Q", *SHORT, "--html", "/dev/null"]) == 0
 
 
 def test_watch_is_of_decode_alone(folder, capsys):

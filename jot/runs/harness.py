@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+import lm_eval.config.evaluate_config
 import lm_eval.models  # noqa: F401  first: a model registered before it would hide all others
 import numpy as np
 import pandas as pd
@@ -28,8 +29,8 @@ from tqdm.auto import tqdm
 
 from jot import __version__, tasks
 from jot.decode import decode_stream
-from jot.errors import UserError, whole
-from jot.models import load
+from jot.errors import UserError, destination, number, whole
+from jot.models import load, resolve_device
 from jot.models.base import DiffusionModel
 from jot.records import TRACE, Cell, Recorded, take, to_frame
 from jot.records.store import Writer, writable
@@ -43,7 +44,8 @@ from jot.tasks.text import answer_ids, encode, render, to_text, untemplated
 # A task has the last, users the others.
 LENGTHS = ("max_tokens", "max_completion_tokens", "max_new_tokens", "max_gen_toks")
 IGNORED = {"until", "stop", "do_sample", "max_length", "prompt_tokens", *LENGTHS}  # not decoding knobs
-SAMPLING = {"temperature", "top_p", "top_k"}  # nor these beside ``do_sample: false``, as in transformers
+SAMPLING = {"temperature": 0, "top_p": 1, "top_k": 0}  # nor these beside ``do_sample: false``; what changes nothing
+LIKELIHOOD = "a masked diffusion model is evaluated by generation: use a generate_until task"
 LOG = logging.getLogger("jot")
 ROUNDS = 8  # of the batch, claimed at once at least: a batch runs dry at the end of what was claimed
 SHARE = 4  # or one part in so many of what is left: large claims first, small ones when others need some too
@@ -73,8 +75,11 @@ class JotLM(LM):
     ) -> None:  # fmt: skip
         super().__init__()
         settings.parse(method, {k: v for k, v in parameters.items() if k not in IGNORED})
+        whole("--model_args", "seed", seed, high=1 << 63)
+        if pretrained == "":
+            raise UserError("--model_args pretrained= is empty; name a model, a folder or a hub id")
         model, dtype = pretrained or model, None if dtype == "auto" else dtype
-        if str(device).startswith("cuda") and not torch.cuda.is_available():
+        if device == "cuda:0" and not torch.cuda.is_available():
             device = None  # lm-eval's command line asks for cuda:0 unless told otherwise
         self._rank, self._world_size = distributed.rank(), distributed.world()
         if self._world_size > 1:
@@ -83,8 +88,8 @@ class JotLM(LM):
                 dist.init_process_group("gloo")
         if not isinstance(model, DiffusionModel):
             model = load(model, revision=revision, device=device, dtype=dtype)
-        self.model, self.method, self.seed, self.parameters = model, method, int(seed), parameters
-        self.slots = int(batch_size) if re.fullmatch("[0-9]+", str(batch_size)) else 16
+        self.model, self.method, self.seed, self.parameters = model, method, seed, parameters
+        self.slots = _slots(batch_size)
         self._device = model.device
 
     @property
@@ -125,10 +130,17 @@ class JotLM(LM):
     def _settings(self, options: Mapping) -> dict[str, object]:
         skipped = SAMPLING if options.get("do_sample") is False else ()
         given = {**self.parameters, **{k: v for k, v in options.items() if k not in skipped}}
-        method, length = str(given.pop("method", self.method)), next(filter(None, map(given.get, LENGTHS)), None)
+        for name in skipped:
+            if options.get(name) is not None:
+                number("--gen_kwargs", name, options[name])
+        method, lengths = str(given.pop("method", self.method)), []
+        for name in LENGTHS:
+            if (length := given.get(name)) is not None:
+                whole("", name, length := int(length) if re.fullmatch(r"\d{1,9}(\.0)?", str(length)) else length, low=1)
+                lengths.append(length)
         given = {k: v for k, v in given.items() if k not in IGNORED}
-        if length:
-            given.setdefault("length", int(length))
+        if lengths:
+            given.setdefault("length", lengths[0])
         return {"method": method, **settings.parse(method, given)}
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -136,6 +148,10 @@ class JotLM(LM):
         for i, request in enumerate(requests):
             group = {**self._settings(request.args[1]), "prompt_tokens": request.args[1].get("prompt_tokens")}
             groups.setdefault(json.dumps(group, sort_keys=True), []).append(i)
+        greedy = [request.args[1] for request in requests if request.args[1].get("do_sample") is False]
+        unread = {name for own in greedy for name, off in SAMPLING.items() if own.get(name, off) not in (off, None)}
+        if unread and self.rank == 0:
+            LOG.warning("jot: %s not read beside do_sample=false; pass do_sample=true", ", ".join(sorted(unread)))
         texts: list[str] = [""] * len(requests)
         with tqdm(total=len(requests), disable=disable_tqdm or self.rank > 0, desc="decoding") as bar:
             for members in groups.values():
@@ -169,9 +185,63 @@ class JotLM(LM):
             yield from ((key, text) for key in waiting[doc, *out.tokens[: -config.length]])
 
     def loglikelihood(self, requests):
-        raise NotImplementedError("a masked diffusion model is evaluated by generation: use a generate_until task")
+        raise UserError(LIKELIHOOD)
 
     loglikelihood_rolling = loglikelihood
+
+
+def _slots(batch_size) -> int:
+    """Rows of the batch by lm-eval's ``--batch_size``."""
+    if re.fullmatch("auto(:[0-9.]+)?", text := str(batch_size)):
+        return 16
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", text):
+        raise UserError(f"--batch_size {text} must be a whole number, at least 1, or auto")
+    return int(text)
+
+
+def _output_types(asked: str | Mapping, index: Mapping) -> Iterator[tuple[object, str]]:
+    """Name and output type of the tasks behind the name or YAML of a task, group or tag; no data are read."""
+    given = {} if isinstance(asked, str) else dict(asked)
+    name = asked if isinstance(asked, str) else given.get("group", given.get("task"))
+    entry = index.get(name) if isinstance(name, str) else None
+    config = {**((entry and entry.cfg) or {}), **given}
+    members = entry.tags if entry and entry.kind.name == "TAG" else config.get("task")
+    if isinstance(members, (list, set)):
+        for member in members:
+            yield from _output_types(member, index)
+    else:
+        yield name, config.get("output_type", "generate_until")
+
+
+class _Config(lm_eval.config.evaluate_config.EvaluatorConfig):
+    """lm-eval's configuration, which refuses what cannot run before the model is loaded."""
+
+    @classmethod
+    def from_cli(cls, namespace):
+        try:
+            return super().from_cli(namespace)
+        except (TypeError, AttributeError) as error:  # of a --config file
+            raise UserError(f"lm-eval: {error}") from error
+
+    def process_tasks(self, metadata=None):
+        own = self.model == "jot"
+        for name in ("batch_size", "max_batch_size", "device"):
+            if name in self.model_args:
+                raise UserError(f"{name} is no model argument; give it as --{name}")
+        if self.limit is not None and not (isinstance(self.limit, (int, float)) and self.limit > 0):
+            raise UserError(f"--limit {self.limit} must be a number above 0")
+        if path := self.output_path:
+            folder = os.path.dirname(path) or "." if path.endswith(".json") else path
+            destination("--output_path", folder)
+        if own:
+            _slots(self.batch_size)
+            if self.device != "cuda:0":  # which is lm-eval's default
+                resolve_device(self.device)
+        manager = super().process_tasks(metadata)
+        for name, kind in (found for asked in self.tasks if own for found in _output_types(asked, manager.task_index)):
+            if kind != "generate_until":
+                raise UserError(f"task {name} is of the type {kind}; {LIKELIHOOD}")
+        return manager
 
 
 def command(arguments: list[str]) -> None:
@@ -181,17 +251,22 @@ def command(arguments: list[str]) -> None:
 
     setup_logging()
     sys.argv = ["jot lm-eval", *arguments]
+    lm_eval.config.evaluate_config.EvaluatorConfig = _Config  # looked up there by the command line
     parser = HarnessCLI()
-    options = parser.parse_args()
-    if "include_path" in options:
-        options.include_path = [*filter(None, [options.include_path]), str(tasks.FOLDER)]
-    if "model" in options and not options.config:
-        options.model = options.model or "jot"
     try:
+        options = parser.parse_args()
+        if "include_path" in options:
+            if options.include_path and not os.path.isdir(options.include_path):
+                raise UserError(f"--include_path {options.include_path} is no folder; name that of the tasks")
+            options.include_path = [*filter(None, [options.include_path]), str(tasks.FOLDER)]
+        if "model" in options and not options.config:
+            options.model = options.model or "jot"
+        if "model" in options and options.model == "jot" and options.device:
+            resolve_device(options.device)
         parser.execute(options)
-    except UserError:
+    except (UserError, BrokenPipeError):
         raise
-    except ValueError as error:  # what lm-eval says of a mistake
+    except (ValueError, OSError, ImportError) as error:  # what lm-eval says of a mistake
         raise UserError(f"lm-eval: {error}") from error
 
 

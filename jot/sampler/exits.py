@@ -429,7 +429,8 @@ class LocalLeap(ExitRule):
     endless: ClassVar[bool] = True
 
     def __post_init__(self):
-        number("localleap", "threshold", self.threshold)
+        for field in ("threshold", "relaxed"):
+            number("localleap", field, getattr(self, field), low=0, high=1)
         number("localleap", "relaxed", self.relaxed)
         if self.relaxed > self.threshold:
             raise UserError(f"localleap: relaxed={self.relaxed:g} must not exceed threshold={self.threshold:g}")
@@ -511,8 +512,7 @@ class CreditDecoding(ExitRule):
     endless: ClassVar[bool] = True
 
     def __post_init__(self):
-        number("credit", "threshold", self.threshold)
-        for field, high in (("alpha", 1e3), ("gamma", 1e3), ("beta", 1)):
+        for field, high in (("threshold", 1), ("alpha", 1e3), ("gamma", 1e3), ("beta", 1)):
             number("credit", field, getattr(self, field), low=0, high=high)
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:

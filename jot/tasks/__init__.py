@@ -117,9 +117,16 @@ def split_file(task: Task, split: str | None, data: str | os.PathLike | None) ->
         stem = re.escape(Path(file).name.split(".")[0])
         name = re.compile(rf"({stem}|{split}|{task.name}-{split})[.-](.*\.)?(jsonl?(\.gz)?|parquet)", re.IGNORECASE)
         near = [*sorted(folder.glob("*")), *sorted(folder.glob(f"{task.hub[1] or '*'}/*"))]
-        path = next((p for p in near if p.is_file() and name.fullmatch(p.name)), path)
+        found = [p for p in near if p.is_file() and name.fullmatch(p.name)]
+        path = found[0] if found else path
+        like = re.sub(r"\d+", r"\\d+", re.escape(path.name))
+        parts = [p.name for p in found if p.parent == path.parent and re.fullmatch(like, p.name)]
+        if task.name != "c4" and (len(parts) > 1 or re.search(r"-of-0*(?!1\D)[1-9]", path.name)):
+            raise UserError(
+                f"{path.parent} holds {split} of {task.name} in parts, {', '.join(parts)}; join them into one"
+            )
     if not path.is_file():
-        where = "check out data/tasks, or set JOT_HOME to the checkout" if data is None else "name it with --data"
+        where = "check out data/tasks, or set JOT_HOME to the checkout" if data is None else "name the folder that does"
         raise UserError(f"there is no {path}, which holds {split} of {task.name}; {where}")
     return split, path
 

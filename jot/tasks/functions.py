@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from jot.errors import UserError
+from jot.errors import UserError, is_text
 from jot.tasks import extract, get, read_jsonl, sandbox, split_file
 from jot.tasks.documents import FIELDS, check
 from jot.tasks.prompts import LETTERS, options
@@ -56,7 +56,7 @@ def _from_hub(name: str, split: str) -> list[dict]:
         file = get(name).files[get(name).splits.index(split)]
         raise UserError(
             f"cannot get {path} from the hub ({type(error).__name__}); check the network, or give a folder "
-            f"that holds {file} with --data"
+            f"that holds {file} with --data (jot lm-eval: --metadata data=FOLDER)"
         ) from error
     finally:
         logger.setLevel(level)
@@ -85,7 +85,8 @@ def _documents(name: str, rows: Iterable[object], split: str) -> list[object]:
                 row["label"] = int(label) if label in ("0", "1", "2", "3") else label  # text on the hub
             row = {field: row[field] for field in ("id", *FIELDS[name]) if field in row}
         if name == "gsm8k" and isinstance(row, Mapping) and isinstance(row.get("answer"), str):
-            row = {"final": row["answer"].rsplit("####", 1)[-1].strip().replace(",", ""), **row}
+            _, marked, final = row["answer"].rpartition("####")
+            row = {"final": final.strip().replace(",", "") if marked else "", **row}
         docs.append(row)
     return docs
 
@@ -97,8 +98,8 @@ def _whole(rows: Iterable[Mapping], source: object) -> list[dict]:
     """The first `C4_DOCUMENTS` texts that are long enough for a prompt and its true continuation, each with an id."""
     docs = []
     for i, row in enumerate(rows):
-        if not isinstance(row.get("text"), str):
-            raise UserError(f"row {i + 1} of {source} has no text; give JSON Lines with a field `text`")
+        if not is_text(row.get("text")) or not is_text(str(row.get("id"))):
+            raise UserError(f"row {i + 1} of {source} has no text in UTF-8; give JSON Lines with a field `text`")
         if len(row["text"].split()) >= C4_WORDS:
             docs.append({"id": str(row.get("id", f"c4/validation/{i}")), "text": row["text"]})
         if len(docs) == C4_DOCUMENTS:
