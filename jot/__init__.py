@@ -30,7 +30,7 @@ def __getattr__(name: str):
 
 
 __all__ = [
-    "Commits", "CreditDecoding", "DecodeConfig", "EntropyBudget", "ExitRule", "FastDLLM", "FullDecoding", "Generated", "JoT",
-    "KLASS", "LocalLeap", "Output", "Prophet", "SchED", "Trace", "UserError", "decode", "decode_steps",
+    "Commits", "CreditDecoding", "DecodeConfig", "EntropyBudget", "ExitRule", "FastDLLM", "FullDecoding", "Generated",
+    "JoT", "KLASS", "LocalLeap", "Output", "Prophet", "SchED", "Trace", "UserError", "decode", "decode_steps",
     "decode_stream", "evaluate", "load",
 ]  # fmt: skip

@@ -90,7 +90,9 @@ def method_class(name: str | ExitRule) -> type:
         if not dataclasses.is_dataclass(name):
             raise UserError(f"{type(name).__name__} must be a dataclass, so that its settings are recorded")
         if METHODS.get(name.name, name.__class__) is not name.__class__:
-            raise UserError(f"{type(name).__name__} needs a name of its own: {name.name!r} names another rule's records")
+            raise UserError(
+                f"{type(name).__name__} needs a name of its own: {name.name!r} names the runs of another rule"
+            )
         return type(name)
     if name in METHODS:
         return METHODS[name]
