@@ -25,8 +25,10 @@ from jot.sampler.proposals import KeyedDraws
 LOG = logging.getLogger("jot")
 
 
-def _checked(model: DiffusionModel, method, samples: Iterable, parameters: dict):
+def _checked(model: DiffusionModel, method, samples: Iterable, draws, parameters: dict):
     """Resolved decoding parameters, rule and prompts, or the refusal of one of them."""
+    if draws is not None and (isinstance(draws, type) or not hasattr(draws, "gumbel")):
+        raise UserError(f"draws={draws!r} must be a source of draws as KeyedDraws is one; the number is seed={draws!r}")
     config = DecodeConfig.of(parameters).resolve(model)
     method = rule_of(method)
     check_rule(config, method)
@@ -62,7 +64,7 @@ def decode_stream(
         UserError: an invalid parameter or prompt, before the first forward.
     """
     whole("", "slots", slots, low=1)
-    config, method, prompts = _checked(model, method, samples, parameters)
+    config, method, prompts = _checked(model, method, samples, draws, parameters)
     if not prompts:
         return
     # Longest first: the batch is only as wide as its longest live row, so it narrows as it goes.
@@ -134,7 +136,7 @@ def decode_steps(
     Raises:
         UserError: an invalid parameter or prompt, before the first forward.
     """
-    config, method, prompts = _checked(model, method, [(sample_id, rows_of(prompt_ids))], parameters)
+    config, method, prompts = _checked(model, method, [(sample_id, rows_of(prompt_ids))], draws, parameters)
     width = len(prompts[0][1]) + config.length
     loop = Loop(model, config, method, 1, width, True, draws or KeyedDraws())
     for done in loop.run(iter(prompts)):
@@ -172,8 +174,9 @@ def _unpadded(input_ids, attention_mask) -> tuple[Tensor, list[list[int]]]:
         raise UserError(
             "input_ids and attention_mask must be numbers in rows of one length; pad the rows on the left"
         ) from error
+    odd = ((mask != 0) & (mask != 1)).any()
     mask = mask.to("cpu", torch.bool)
-    if ids.dim() != 2 or mask.shape != ids.shape or (mask[:, 1:] < mask[:, :-1]).any():
+    if odd or ids.dim() != 2 or mask.shape != ids.shape or (mask[:, 1:] < mask[:, :-1]).any():
         raise UserError(
             "attention_mask must have the shape of input_ids, 0 at padding on the left and 1 elsewhere; "
             "encode with padding_side='left'"
@@ -183,9 +186,9 @@ def _unpadded(input_ids, attention_mask) -> tuple[Tensor, list[list[int]]]:
 
 def generate(
     self: DiffusionModel,
-    input_ids: Sequence[int] | Sequence[Sequence[int]] | Tensor,
+    input_ids: Sequence[int] | Sequence[Sequence[int]] | Tensor | None = None,
     attention_mask: Tensor | None = None,
-    *,
+    *more,
     method=None,
     max_new_tokens: int = DecodeConfig.length,
     do_sample: bool | None = None,
@@ -217,6 +220,8 @@ def generate(
     Raises:
         UserError: an unknown name (the closest is suggested), or what ``jot.decode`` refuses.
     """
+    if more:
+        raise UserError("generate() takes input_ids and attention_mask by position; give what follows by name")
     known, settings = DecodeConfig.__dataclass_fields__.keys() - {"length"}, set()
     if isinstance(method, str):
         if method not in METHODS:
@@ -225,9 +230,14 @@ def generate(
         method = METHODS[method](**{name: parameters.pop(name) for name in settings & parameters.keys()})
     known |= {"slots", "trace", "draws"}
     if unknown := sorted(parameters.keys() - known):
-        names = sorted({*inspect.signature(generate).parameters, *known, *settings} - {"self", "parameters"})
+        from transformers import GenerationConfig, GenerationMixin  # they load what nothing else here needs
+
+        names = sorted({*inspect.signature(generate).parameters, *known, *settings} - {"self", "more", "parameters"})
+        foreign = {*GenerationConfig().to_dict(), *inspect.signature(GenerationMixin.generate).parameters}
         hint = closest(RENAMED.get(unknown[0], unknown[0]), names)
+        hint = ", which has no counterpart here; leave it out" if unknown[0] in foreign - RENAMED.keys() else hint
         raise UserError(f"generate() takes no {unknown[0]!r}{hint}")
+    whole("generate()", "max_new_tokens", max_new_tokens, low=1)
     whole("generate()", "num_return_sequences", num_return_sequences, low=1)
     flag("generate()", "return_dict_in_generate", return_dict_in_generate)
     if do_sample is not None:

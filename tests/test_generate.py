@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 import jot
 from jot.sampler.exits import METHODS, JoT
 from jot.sampler.output import EXITED
+from jot.sampler.proposals import KeyedDraws
 
 POCKET = {name: jot.load(name, device="cpu") for name in ("pocket-llada", "pocket-dream")}
 prompts = st.lists(st.integers(0, 2039), min_size=1, max_size=12)
@@ -162,10 +163,20 @@ def test_sampling():
         ({"method": "jott"}, "unknown method 'jott'; did you mean 'jot'"),
         ({"method": "zzz"}, "known are full, jot"),
         ({"method": "jot", "tau_mx": 3}, "did you mean 'tau_max'"),
-        ({"streamer": print}, "generate() takes no 'streamer'"),
+        ({"streamer": print}, "generate() takes no 'streamer', which has no counterpart here; leave it out"),
+        ({"use_cache": True}, "generate() takes no 'use_cache', which has no counterpart here"),
+        ({"num_beams": 2}, "generate() takes no 'num_beams', which has no counterpart here"),
+        ({"inputs": [[5, 6, 7]]}, "did you mean 'input_ids'"),
+        ({"draws": 5}, "draws=5 must be a source of draws"),
+        ({"draws": KeyedDraws}, "must be a source of draws"),
+        ({"attention_mask": torch.tensor([[0, 1, torch.nan]])}, "0 at padding on the left and 1 elsewhere"),
+        ({"attention_mask": torch.tensor([[-1, 1, 1]])}, "0 at padding on the left and 1 elsewhere"),
+        ({"attention_mask": torch.tensor([[0, 1, 2]])}, "0 at padding on the left and 1 elsewhere"),
+        ({"max_new_tokens": None}, "generate(): max_new_tokens=None must be a whole number"),
+        ({"max_new_tokens": 8.0}, "generate(): max_new_tokens=8.0 must be a whole number"),
         ({"method": 3}, "must be a rule"),
         ({"method": "jot", "tau_max": 0.5}, "tau_max=0.5 must be at least 1"),
-        ({"max_new_tokens": 0}, "at least 1"),
+        ({"max_new_tokens": 0}, "generate(): max_new_tokens=0 must be a whole number, at least 1"),
         ({"do_sample": 1}, "do_sample=1 must be true or false"),
         ({"do_sample": False, "temperature": 1.0}, "leave do_sample out"),
         ({"do_sample": True, "temperature": 0}, "leave do_sample out"),
@@ -190,6 +201,22 @@ def test_one_sentence(kwargs, words):
     with pytest.raises(jot.UserError) as caught:
         POCKET["pocket-llada"].generate(**{"input_ids": [[5, 6, 7]], **kwargs})
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_arguments_by_position():
+    model = POCKET["pocket-llada"]
+    with pytest.raises(jot.UserError, match="by position; give what follows by name"):
+        model.generate([[5, 6, 7]], None, GenerationConfig())
+    with pytest.raises(jot.UserError, match="attention_mask must be numbers"):
+        model.generate([[5, 6, 7]], GenerationConfig())
+    for kwargs, words in (({"inputs": [[5, 6]]}, "did you mean 'input_ids'"), ({"max_new_tokens": 8}, "not NoneType")):
+        with pytest.raises(jot.UserError, match=words):
+            model.generate(**kwargs)
+    with pytest.raises(jot.UserError, match="draws=5 must be a source of draws"):
+        next(jot.decode_steps(model, [5], draws=5))
+    mask = torch.tensor([[False, True, True]])
+    assert torch.equal(model.generate([[5, 6, 7]], mask, max_new_tokens=4)[:, 3:],
+                       model.generate([[6, 7]], max_new_tokens=4)[:, 2:])  # fmt: skip
 
 
 def test_the_names_of_transformers():

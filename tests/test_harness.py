@@ -538,6 +538,110 @@ def test_the_command_line_of_lm_eval(llada, tmp_path: Path, capsys, monkeypatch)
     assert main(["lm-eval", "ls", "subtasks"]) == 0 and "pocket_gsm8k" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            ["--tasks", "own_multiple_choice"],
+            "task own_multiple_choice is of the type multiple_choice; a masked",
+        ),
+        (["--tasks", "pocket_mmlu,own_loglikelihood"], "is of the type loglikelihood; a masked diffusion model is"),
+        (["--tasks", "own_group"], "is of the type loglikelihood_rolling; a masked diffusion model is evaluated by"),
+        (["--tasks", "own_inline"], "task own_loglikelihood is of the type loglikelihood; a masked"),
+        (["--model_args", "seed=x"], "--model_args: seed='x' must be a whole number"),
+        (["--model_args", "batch_size=4"], "batch_size is no model argument; give it as --batch_size"),
+        (["--model_args", "device=cpu"], "device is no model argument; give it as --device"),
+        (["--model_args", "pretrained="], "pretrained= is empty; name a model"),
+        (["--model_args", "{"], "lm-eval: Invalid JSON"),
+        (["--config", "none.yaml"], "lm-eval: Config file not found: "),
+        (["--config", "list.yaml"], "lm-eval: YAML root must be a mapping"),
+        (["--config", "field.yaml"], "unexpected keyword argument 'surprise'"),
+        (["--limit", "-1"], "--limit -1.0 must be a number above 0"),
+        (["--limit", "0"], "--limit 0.0 must be a number above 0"),
+        (["--batch_size", "x"], "--batch_size x must be a whole number, at least 1, or auto"),
+        (["--batch_size", "-3"], "--batch_size -3 must be a whole number"),
+        (["--batch_size", "0"], "--batch_size 0 must be a whole number"),
+        (["--device", "cuda:77"], "device 'cuda:77' is not there"),
+        (["--include_path", "nowhere"], "--include_path nowhere is no folder"),
+        (["--output_path", "list.yaml"], "--output_path list.yaml is a file; name a folder"),
+        (["--output_path", "list.yaml/r.json"], "list.yaml is a file; name a folder"),
+    ],
+)
+def test_lm_eval_s_mistakes_come_before_the_model(tmp_path: Path, capsys, monkeypatch, more: list, told: str) -> None:
+    from functools import partial
+
+    import lm_eval.tasks
+
+    from jot.cli import main
+
+    own = {"dataset_path": "nowhere/x", "test_split": "test", "doc_to_text": "x", "doc_to_target": "y"}
+    for kind in ("multiple_choice", "loglikelihood", "loglikelihood_rolling"):
+        tag = {"tag": "own_tag"} if kind == "loglikelihood_rolling" else {}
+        (tmp_path / f"{kind}.yaml").write_text(yaml.dump({"task": f"own_{kind}", "output_type": kind, **own, **tag}))
+    (tmp_path / "group.yaml").write_text(yaml.dump({"group": "own_group", "task": ["pocket_mmlu", "own_tag"]}))
+    inline = [{"group": "inner", "task": [{"task": "own_loglikelihood", "num_fewshot": 1}]}]
+    (tmp_path / "inline.yaml").write_text(yaml.dump({"group": "own_inline", "task": inline}))
+    (tmp_path / "list.yaml").write_text("[1]")
+    (tmp_path / "field.yaml").write_text("surprise: 1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(lm_eval.tasks.TaskManager, include_defaults=False))
+    monkeypatch.setattr("sys.argv", ["jot"])
+    monkeypatch.setattr("jot.runs.harness.load", lambda *_, **__: pytest.fail("loaded"))
+    words = ["lm-eval", "--include_path", str(tmp_path), "--tasks", "pocket_mmlu", *more]
+    if more[0] == "--tasks":
+        del words[3:5]
+    assert main(words) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("jot: error: ") and told in last
+
+
+def test_other_models_of_lm_eval(tmp_path: Path, capsys, monkeypatch) -> None:
+    """Of another model only what lm-eval says is refused, and not its tasks."""
+    import importlib.util
+    from functools import partial
+
+    import lm_eval.tasks
+
+    from jot.cli import main
+
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(lm_eval.tasks.TaskManager, include_defaults=False))
+    monkeypatch.setattr("sys.argv", ["jot"])
+    words = ["lm-eval", "--tasks", "pocket_mmlu", "--limit", "1", "--model"]
+    assert main([*words, "dummy"]) == 0
+    assert "|pocket_mmlu|" in capsys.readouterr().out
+    assert main([*words, "dummyy"]) == 2 and "no model for this name found" in capsys.readouterr().err
+    if importlib.util.find_spec("accelerate") is None:
+        assert main([*words, "hf", "--model_args", "pretrained=x"]) == 2
+        assert "jot: error: lm-eval: No module named 'accelerate'" in capsys.readouterr().err
+    assert main([*words, "dummy", "--check_integrity"]) == 2
+    assert "jot: error: lm-eval: Unable to find package root" in capsys.readouterr().err
+
+
+def test_generation_options_are_read_or_refused(llada, caplog) -> None:
+    from lm_eval.api.instance import Instance
+
+    lm = JotLM(llada, method="full", block_length=None)
+    for name in ("max_gen_toks", "max_new_tokens", "max_tokens"):
+        for value in (0, -1, 2.5, "abc", True):
+            with pytest.raises(UserError, match=f"{name}={value!r} must be a whole number, at least 1"):
+                lm._settings({"max_gen_toks": 8, name: value})
+    assert lm._settings({"max_gen_toks": "8"})["length"] == lm._settings({"max_gen_toks": 8.0})["length"] == 8
+    for value in (math.nan, "hot"):
+        with pytest.raises(UserError, match="--gen_kwargs: temperature=.* is not a number"):
+            lm._settings({"temperature": value, "do_sample": False})
+
+    def told(**options) -> list[str]:
+        caplog.clear()
+        request = Instance("generate_until", {"id": "x"}, ("Q: 1\nA:", {"length": 4, **options}), 0, ("t", 0, 1))
+        lm.generate_until([request] * 2, disable_tqdm=True)
+        return [record.message for record in caplog.records]
+
+    assert told(temperature=0.7, top_p=0.9, do_sample=False) == [
+        "jot: temperature, top_p not read beside do_sample=false; pass do_sample=true"
+    ]
+    assert told(temperature=0.0, top_p=1.0, do_sample=False) == told(temperature=0.7) == []
+
+
 TORCHRUN = """
 import json, sys
 import jot.runs.harness, lm_eval
