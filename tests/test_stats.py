@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 from scipy.stats import binom
 from statsmodels.stats.multitest import multipletests
@@ -91,6 +91,7 @@ def test_what_is_no_number_is_not_counted():
             stats.paired([1, 0, 0], scores)
 
 
+@settings(max_examples=25)  # each collects garbage
 @given(some.lists(some.floats(0, 1), min_size=1, max_size=12))
 def test_holm_is_that_of_statsmodels(p):
     assert stats.holm(p) == pytest.approx(multipletests(p, method="holm")[1])
