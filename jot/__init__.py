@@ -8,6 +8,7 @@ from jot.sampler.exits import (
     KLASS,
     CreditDecoding,
     EntropyBudget,
+    ExitRule,
     FastDLLM,
     FullDecoding,
     JoT,
@@ -29,7 +30,7 @@ def __getattr__(name: str):
 
 
 __all__ = [
-    "Commits", "CreditDecoding", "DecodeConfig", "EntropyBudget", "FastDLLM", "FullDecoding", "Generated", "JoT",
-    "KLASS", "LocalLeap", "Output", "Prophet", "SchED", "Trace", "UserError", "decode", "decode_steps",
+    "Commits", "CreditDecoding", "DecodeConfig", "EntropyBudget", "ExitRule", "FastDLLM", "FullDecoding", "Generated",
+    "JoT", "KLASS", "LocalLeap", "Output", "Prophet", "SchED", "Trace", "UserError", "decode", "decode_steps",
     "decode_stream", "evaluate", "load",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from jot.models import load
 from jot.records import load_store
 from jot.runs import settings
 from jot.runs.harness import JotLM, evaluate
-from jot.sampler.exits import FullDecoding, JoT
+from jot.sampler.exits import ExitRule, FullDecoding, JoT
 from jot.tasks import functions
 from jot.tasks.bench import Bench
 from jot.tasks.prompts import response_text
@@ -733,3 +733,24 @@ def test_import_jot_imports_no_lm_eval() -> None:
         env=os.environ,
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@dataclasses.dataclass(frozen=True)
+class Sure(ExitRule):
+    threshold: float = 0.95
+    name = "sure"
+
+    def __call__(self, step):
+        return step.in_block & ((step.top.first - step.top.normalizer).exp() >= self.threshold), None
+
+
+def test_a_rule_of_ones_own_is_evaluated(llada, tmp_path):
+    """As the guide has it; its settings name the cell, and a name that another rule has is refused."""
+    one, other = (run(llada, "pocket_mmlu", tmp_path, limit=3, method=Sure(x)) for x in (0.95, 0.5))
+    assert one.decoded == other.decoded == 3 and one.cell != other.cell and "_sure_" in one.cell
+    assert one.recorded.meta["config"]["method"] == {"name": "sure", "threshold": 0.95}
+    taken = dataclasses.dataclass(frozen=True)(type("Taken", (Sure,), {"name": "jot"}))
+    with pytest.raises(UserError, match="Taken needs a name of its own"):
+        run(llada, "pocket_mmlu", tmp_path, limit=1, method=taken())
+    with pytest.raises(UserError, match="must be a dataclass"):
+        run(llada, "pocket_mmlu", tmp_path, limit=1, method=type("Bare", (ExitRule,), {"name": "bare"})())

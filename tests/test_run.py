@@ -156,7 +156,7 @@ def test_workers_end_with_their_command(root, model, tmp_path, end) -> None:
     below = children.descendants(started.pid)
     assert len(below) >= 2
     started.send_signal(end)
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate(timeout=180)
     said = "jot: interrupted; what was finished is recorded, run again to go on\n"
     assert out == "" and err.startswith("" if end == signal.SIGKILL else said) and "Traceback" not in err
     assert started.returncode == (-end if end == signal.SIGKILL else 130)

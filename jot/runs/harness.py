@@ -35,6 +35,7 @@ from jot.models.base import DiffusionModel
 from jot.records import TRACE, Cell, Recorded, take, to_frame
 from jot.records.store import Writer, writable
 from jot.runs import distributed, environment, settings
+from jot.sampler.exits import rule_of
 from jot.sampler.output import Output, Trace
 from jot.tasks.bench import Bench
 from jot.tasks.extract import cut
@@ -391,8 +392,8 @@ def evaluate(
         raise UserError(f"{task} runs code that the model writes; consent with --allow-code-execution")
     take([], limit)
     whole("", "slots", slots, low=1)
-    name = method if isinstance(method, str) else method.name
-    chosen = settings.parse(name, parameters)
+    name = method if isinstance(method, str) else rule_of(method).name
+    chosen = settings.parse(method, parameters)
     if not isinstance(method, str) and (twice := chosen.keys() & {f.name for f in dataclasses.fields(method)}):
         raise UserError(f"{sorted(twice)[0]} is a setting of the rule that was given; set it there")
     loaded = isinstance(model, DiffusionModel)
@@ -400,7 +401,7 @@ def evaluate(
 
     def resolve(model_or_class):
         rule = settings.build_method(name, model_or_class.family, chosen) if isinstance(method, str) else method
-        return rule, settings.build_decode(model_or_class, chosen, bench_task, seed, name)
+        return rule, settings.build_decode(model_or_class, chosen, bench_task, seed, method)
 
     if known is not None:
         resolve(known)

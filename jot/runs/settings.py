@@ -16,7 +16,7 @@ from jot.errors import UserError, closest, flag
 from jot.models import FAMILIES, locate, read_config
 from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig, check_rule
-from jot.sampler.exits import METHODS
+from jot.sampler.exits import METHODS, ExitRule
 from jot.tasks import Task
 
 # Names that stand for a method with settings of its own: (method, label). A cell carries the method's name.
@@ -74,18 +74,26 @@ def model_class(name: str | os.PathLike) -> type[DiffusionModel] | None:
     return FAMILIES[read_config(locate(name)[0]).model_type][1]
 
 
-def known_keys(method: str) -> dict[str, dataclasses.Field]:
+def known_keys(method: str | ExitRule) -> dict[str, dataclasses.Field]:
     """The parameters that `--set` takes with this method: the method's own and the decoding loop's."""
     decode = {field.name: field for field in dataclasses.fields(DecodeConfig) if field.name != "seed"}
     return {**decode, **{field.name: field for field in dataclasses.fields(method_class(method))}}
 
 
-def method_class(name: str) -> type:
-    """The exit rule of that name, or of a preset's.
+def method_class(name: str | ExitRule) -> type:
+    """The exit rule of that name, or of a preset's; of a rule, also one of a user's own, its class.
 
     Raises:
-        UserError: there is none; the closest name is suggested.
+        UserError: there is none; the closest name is suggested. Or a rule whose settings could not be recorded.
     """
+    if isinstance(name, ExitRule):
+        if not dataclasses.is_dataclass(name):
+            raise UserError(f"{type(name).__name__} must be a dataclass, so that its settings are recorded")
+        if METHODS.get(name.name, name.__class__) is not name.__class__:
+            raise UserError(
+                f"{type(name).__name__} needs a name of its own: {name.name!r} names the runs of another rule"
+            )
+        return type(name)
     if name in METHODS:
         return METHODS[name]
     if name in PRESETS:
@@ -95,7 +103,7 @@ def method_class(name: str) -> type:
     raise UserError(f"unknown method {name!r}{closest(str(name).lower(), [*METHODS, *PRESETS])}")
 
 
-def parse(method: str, settings: Mapping[str, object]) -> dict[str, object]:
+def parse(method: str | ExitRule, settings: Mapping[str, object]) -> dict[str, object]:
     """`--set` values, strings or already typed, as the types of their parameters.
 
     Raises:
@@ -180,7 +188,7 @@ def build_decode(
     settings: Mapping[str, object],
     task: Task | None = None,
     seed: int = 0,
-    method: str = "full",
+    method: str | ExitRule = "full",
 ) -> DecodeConfig:
     """Resolved decoding parameters: the settings, else the method's own way, else the task's length and blocks,
     else the family's defaults. A ban of the end of text takes a model, not its class alone, which has no ids.
@@ -190,6 +198,8 @@ def build_decode(
     """
     fields = {field.name for field in dataclasses.fields(DecodeConfig)}
     chosen = {key: value for key, value in settings.items() if key in fields}
+    rule = method if isinstance(method, ExitRule) else build_method(method, model.family, settings)
+    method = method.name if isinstance(method, ExitRule) else method
     own = dict(DECODE_DEFAULTS.get(method, {}).get(model.family, {}))
     chosen.setdefault("length", task.length if task else DecodeConfig.length)
     largest = own.pop("block_length", BLOCK_LENGTH[model.family])
@@ -199,7 +209,7 @@ def build_decode(
     if isinstance(model, DiffusionModel) and task and task.name in ENDLESS.get(method, {}).get(model.family, ()):
         chosen.setdefault("suppress_tokens", (model.eos_id,))
     config = DecodeConfig.of({**chosen, "seed": seed}).resolve(model)
-    check_rule(config, build_method(method, model.family, settings))
+    check_rule(config, rule)
     return config
 
 
