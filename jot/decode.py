@@ -28,7 +28,7 @@ LOG = logging.getLogger("jot")
 def _checked(model: DiffusionModel, method, samples: Iterable, draws, parameters: dict):
     """Resolved decoding parameters, rule and prompts, or the refusal of one of them."""
     if draws is not None and (isinstance(draws, type) or not hasattr(draws, "gumbel")):
-        raise UserError(f"draws={draws!r} must be a source of draws as KeyedDraws is one; the number is seed={draws!r}")
+        raise UserError(f"draws={draws!r} must be a source of draws, as KeyedDraws() is; give a number as seed")
     config = DecodeConfig.of(parameters).resolve(model)
     method = rule_of(method)
     check_rule(config, method)
