@@ -223,13 +223,14 @@ def test_cells_then_notebooks(checkout: Path, capsys, monkeypatch) -> None:
 def test_what_plain_papermill_left_half_done_is_not_done(tmp_path: Path) -> None:
     path = tmp_path / "x.ipynb"
     assert not run.executed(path)
-    for mark, done in (
-        ({"end_time": None, "exception": None}, False),
-        ({"end_time": "2026", "exception": True}, False),
-        ({"end_time": "2026", "exception": None}, True),
-        ({}, False),
+    for mark, told, done in (
+        ({"end_time": None, "exception": None}, {"version": "3.11"}, False),
+        ({"end_time": "2026", "exception": True}, {"version": "3.11"}, False),
+        ({"end_time": "2026", "exception": None}, {"version": "3.11"}, True),
+        ({"end_time": "2026", "exception": None}, {}, False),  # its kernel was killed
+        ({}, {"version": "3.11"}, False),
     ):
-        path.write_text(json.dumps({"metadata": {"papermill": mark}}))
+        path.write_text(json.dumps({"metadata": {"papermill": mark, "language_info": told}}))
         assert run.executed(path) == done
     for text in ("", "{", "[]", '{"metadata": 3}'):
         path.write_text(text)

@@ -151,8 +151,9 @@ def test_workers_end_with_their_command(root, model, tmp_path, end) -> None:
     path.write_text(f"cells: [{{models: '{model}', tasks: pocket_gsm8k, split: dev, method: [full, jot], limit: 400}}]")
     words = [sys.executable, "-m", "jot", *command(path, store, "--workers", "2", "--slots", "2")]
     started = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
-    assert children.wait_for_lines(store, 4, 120) >= 4
+                               stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip
+    assert children.wait_for_lines(store, 4, 120) >= 4  # SIGINT: a background job's children would ignore it
     below = children.descendants(started.pid)
     assert len(below) >= 2
     started.send_signal(end)
