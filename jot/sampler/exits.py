@@ -489,8 +489,8 @@ class CreditDecoding(ExitRule):
     of probability p; ``alpha`` ln(1 + credit) is added to the logits. Then, as in Fast-dLLM, the block commits the
     likeliest token of every position where it reaches ``threshold``, and always the most probable one. It reads
     un-tempered logits: the publication decodes greedily. Credits start anew with every block and are kept for the
-    masks of the current block alone. The constants are those of the authors' engine, dInfer; that a block begins
-    without credits and that a probability equal to the threshold passes could not be checked there: ours.
+    masks of the current block alone. The constants are those of the authors' engine, dInfer, as a port of it has them;
+    that a block begins without credits and that a probability equal to the threshold passes is ours.
 
     Kept exactly as the tokens that ever led at a position, not as a row of the vocabulary: 16 bytes a sample, column
     and position of the longest block (``Credits``).
