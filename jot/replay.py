@@ -36,14 +36,8 @@ def _rows(model: DiffusionModel, commits: Commits) -> Iterator[tuple[str, ...]]:
     """Step and position, both from 1, rule, margin, threshold and text of each commit of a step."""
     for at, token, rule, margin, threshold in zip(*map(list, commits[1:]), strict=True):
         bar = "" if math.isnan(threshold) else f"{threshold:.2f}"
-        yield (
-            f"{commits.step + 1}",
-            f"{at + 1}",
-            RULES[int(rule)],
-            f"{margin:.2f}",
-            bar,
-            json.dumps(piece(model, token)),
-        )
+        text = json.dumps(piece(model, token))
+        yield f"{commits.step + 1}", f"{at + 1}", RULES[int(rule)], f"{margin:.2f}", bar, text
 
 
 HEAD = ("step", "position", "rule", "margin", "threshold", "token")

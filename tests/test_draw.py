@@ -55,9 +55,6 @@ def test_points():
     assert look == {"marker": "o", "color": "#123456", "markerfacecolor": "white", "markeredgecolor": "#123456"}
     look = draw.LOOKS["jot"].points(edge="white")
     assert (look["markerfacecolor"], look["markeredgecolor"]) == (draw.LOOKS["jot"].color, "white")
-    dream, llada = (draw.LOOKS["jot"].points(edge="white", family=family) for family in draw.FAMILY_FILL)
-    assert dream == look and llada["fillstyle"] == "left" and llada["color"] == look["color"]
-    assert "fillstyle" not in dream
 
 
 def test_no_notebook_gives_a_method_a_color_of_its_own(root):
@@ -74,7 +71,7 @@ def test_a_figure_is_the_same_file_twice(tmp_path):
     def figure():
         with draw.style():
             made = Figure(figsize=(2, 2))
-            made.subplots().plot([0, 1], [1, 0], **draw.LOOKS["jot"].points(family="llada"))
+            made.subplots().plot([0, 1], [1, 0], **draw.LOOKS["jot"].points(edge="white"))
         return made
 
     first, again = (draw.save(figure(), tmp_path / name / "f") for name in "ab")

@@ -3,11 +3,9 @@
 The rule of colors: **a color means a method, the same one in every figure** (``LOOKS``): full decoding black, JoT
 green, Fast-dLLM orange, KLASS light blue, Prophet purple, the entropy budget blue, LocalLeap vermillion,
 CreditDecoding yellow, SchED the wine of Paul Tol's muted scheme, as Okabe and Ito's eight are taken. A variant has its
-method's color and a hollow marker or another line. A model family is told by its panel. Only where both must share
-one, line and fill tell it: Dream solid and filled, LLaDA dashed and half filled (``FAMILY_LINE``,
-``Look.points(family=...)``). What belongs to no method (a person's text, a bound, a random process) takes a color that
-no method has. Published points of the large models never stand on axes that are titled with an embedded model's task:
-they get a panel of their own.
+method's color and a hollow marker or another line. A model family is told by its panel. What belongs to no method (a
+person's text, a bound, a random process) takes a color that no method has. Published points of the large models never
+stand on axes that are titled with an embedded model's task: they get a panel of their own.
 """
 
 from __future__ import annotations
@@ -35,8 +33,6 @@ COLORS = {
     "purple": "#CC79A7",
     "gray": "#777777",
 }
-FAMILY_LINE = {"dream": "-", "llada": "--"}  # where two families share a panel
-FAMILY_FILL = {"dream": "full", "llada": "left"}
 
 
 class Look(NamedTuple):
@@ -47,22 +43,17 @@ class Look(NamedTuple):
     hollow: bool = False
     line: str = "-"
 
-    def points(self, color: str | None = None, edge: str | None = None, family: str | None = None) -> dict[str, str]:
+    def points(self, color: str | None = None, edge: str | None = None) -> dict[str, str]:
         """Marker, color and fill as ``plot``, ``errorbar`` and ``Line2D`` take them.
 
         Args:
             color: another shade than the method's.
             edge: color of a filled marker's edge, so that neighbors stay apart.
-            family: where two families share a panel, the one drawn here.
         """
         color = color or self.color
         edge = color if self.hollow or edge is None else edge
         face = "white" if self.hollow else color
-        look = {"marker": self.marker, "color": color, "markerfacecolor": face, "markeredgecolor": edge}
-        if FAMILY_FILL.get(family, "full") != "full":
-            other = color if self.hollow else "white"
-            look |= {"fillstyle": FAMILY_FILL[family], "markerfacecoloralt": other, "markeredgecolor": color}
-        return look
+        return {"marker": self.marker, "color": color, "markerfacecolor": face, "markeredgecolor": edge}
 
 
 LOOKS = {

@@ -38,17 +38,10 @@ METHOD_DEFAULTS: dict[str, dict[str, dict[str, object]]] = {
 # How a method's publication decodes where that is not the family's way: Fast-dLLM, LocalLeap and CreditDecoding
 # greedily in blocks, Fast-dLLM under DualCache. CreditDecoding's block length could not be looked up, nor LocalLeap's
 # for Dream: they have Fast-dLLM's.
+GREEDY = {"temperature": 0.0, "ranking": "confidence", "block_length": 32}
 DECODE_DEFAULTS: dict[str, dict[str, dict[str, object]]] = {
-    "fastdllm": {
-        family: {"temperature": 0.0, "ranking": "confidence", "cache": "dual", "block_length": 32}
-        for family in ("dream", "llada")
-    },
-    **{
-        method: {
-            family: {"temperature": 0.0, "ranking": "confidence", "block_length": 32} for family in ("dream", "llada")
-        }
-        for method in ("localleap", "credit")
-    },
+    "fastdllm": dict.fromkeys(("dream", "llada"), GREEDY | {"cache": "dual"}),
+    **dict.fromkeys(("localleap", "credit"), dict.fromkeys(("dream", "llada"), GREEDY)),
     "klass": {"dream": {"schedule": "single", "ranking": "confidence"}},
     "jot-public": {"llada": {"schedule": "precomputed", "keep_steps": True}},
 }

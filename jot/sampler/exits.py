@@ -431,7 +431,6 @@ class LocalLeap(ExitRule):
     def __post_init__(self):
         for field in ("threshold", "relaxed"):
             number("localleap", field, getattr(self, field), low=0, high=1)
-        number("localleap", "relaxed", self.relaxed)
         if self.relaxed > self.threshold:
             raise UserError(f"localleap: relaxed={self.relaxed:g} must not exceed threshold={self.threshold:g}")
         whole("localleap", "radius", self.radius)
