@@ -24,7 +24,7 @@ RULES = [
     jot.KLASS(0.6, 0.1, inclusive=False, first_kl="skip"), jot.FastDLLM(threshold=None, factor=1.0),
     jot.FastDLLM(gate="raw"), jot.JoT(tau_max=2.0, block_start=True, max_commits=2),
     jot.EntropyBudget(2.0), jot.LocalLeap(0.5, 0.2, 2), jot.CreditDecoding(0.5), jot.SchED(6.0, 1.0),
-    jot.SchED(6.0, 1.0, "exponential", region="generated"),
+    jot.SchED(6.0, 1.0, "exponential", region="generated"), jot.SchED(6.0, 1.0, max_change=None),
 ]  # fmt: skip
 families = st.sampled_from(sorted(MODELS))
 
@@ -205,7 +205,8 @@ def test_refusals(kwargs, words):
         (jot.CreditDecoding, dict(alpha=-0.1), "alpha"), (jot.CreditDecoding, dict(gamma="x"), "not a number"),
         (jot.SchED, dict(low=9.0), "must not exceed"), (jot.SchED, dict(shape="step"), "shape"),
         (jot.SchED, dict(high=float("inf")), "high"), (jot.SchED, dict(region="suffix"), "sched: region"),
-        (jot.SchED, dict(rate=-1), "rate"), (jot.SchED, dict(answer_start=-1), "whole number"),
+        (jot.SchED, dict(rate=-1), "rate"), (jot.SchED, dict(max_change=1.5), "max_change"),
+        (jot.SchED, dict(answer_start=-1), "whole number"),
     ],
 )  # fmt: skip
 def test_bad_rules(rule, kwargs, words):

@@ -21,6 +21,7 @@ CHECKPOINTS = Path(__file__).parent / "golden" / "checkpoints"
 MODELS = {name: jot.load(CHECKPOINTS / f"tiny-{name}", device="cpu") for name in ("llada", "dream")}
 RULES = [
     jot.EntropyBudget(2.0), jot.LocalLeap(0.5, 0.2, 2), jot.CreditDecoding(0.5), jot.SchED(6.0, 1.0, "linear"),
+    jot.SchED(6.0, 1.0, max_change=None),
 ]  # fmt: skip
 SLOTS, WIDTH, VOCABULARY = 3, 14, 9
 seeds = st.integers(0, 2**31)
@@ -33,7 +34,7 @@ def step_of(logits: np.ndarray, masks: np.ndarray, block: np.ndarray, index, **r
     slot, position = torch.tensor(masks & block).nonzero(as_tuple=True)
     masks, one = torch.tensor(masks), torch.zeros(len(masks), dtype=torch.long)
     rows, index = torch.tensor(logits)[slot, position], torch.tensor(index)
-    given = dict(memory={"shape": (len(masks), masks.shape[1], masks.shape[1])}, steps=8) | rest
+    given = dict(steps=8) | rest
     return Step(
         rows, slot, position, slot > -1, masks, ~masks, index=index, block_index=index, share=one.float(), keys=one,
         prompt=one, end=one + masks.shape[1], homes=torch.arange(len(masks)), whole=True,
@@ -102,7 +103,7 @@ def test_credit_decoding_over_several_steps_and_samples(seed, constants):
     """Against a table of the whole vocabulary; a slot begins anew while the others go on, also with a step void."""
     rng, _, masks, block = scene(seed)
     rule, masks, index = jot.CreditDecoding(0.7, **constants), masks.copy(), np.zeros(SLOTS, dtype=int)
-    memory = {"shape": (SLOTS, WIDTH, WIDTH)}
+    memory = rule.remember(SLOTS, WIDTH, WIDTH, "cpu")
     credit = np.zeros((SLOTS, WIDTH, VOCABULARY))
     for _ in range(12):
         logits = rng.normal(size=(SLOTS, WIDTH, VOCABULARY)) * 2
@@ -133,7 +134,7 @@ def test_credit_decoding_over_several_steps_and_samples(seed, constants):
 def test_sched(seed, shape, index):
     _, logits, masks, _ = scene(seed)
     step = step_of(logits * 0.8, masks, masks, [index, 0, 7])
-    chosen = canvas_of(step, jot.SchED(6.0, 0.5, shape, 3.0)(step)[0])
+    chosen = canvas_of(step, jot.SchED(6.0, 0.5, shape, 3.0, max_change=None)(step)[0])
     first, second = np.sort(logits * 0.8, -1)[..., [-1, -2]].transpose(2, 0, 1)
     for s, i in enumerate((index, 0, 7)):
         t = i / 7
@@ -141,6 +142,30 @@ def test_sched(seed, shape, index):
                "exponential": 0.5 + 5.5 * math.exp(-3 * t)}[shape]  # fmt: skip
         fires = masks[s].any() and (first - second)[s, masks[s]].mean() >= bar
         assert (chosen[s] == (masks[s] & fires)).all()
+
+
+@given(seeds, st.sampled_from([0.0, 0.2, 0.5, 1.0]))
+def test_the_guard_of_sched_over_several_steps_and_samples(seed, most):
+    """It fills where so few masks have another leader than before; not at a sample's first step, nor by a void one."""
+    rng, logits, masks, _ = scene(seed)
+    rule, masks, index = jot.SchED(0.0, 0.0, max_change=most), masks.copy(), np.zeros(SLOTS, dtype=int)
+    memory, before = rule.remember(SLOTS, WIDTH, WIDTH, "cpu"), np.zeros((SLOTS, WIDTH), dtype=int)
+    for _ in range(8):
+        moved = rng.random((SLOTS, WIDTH, 1)) < rng.choice([0.0, 0.1, 0.5])
+        logits = np.where(moved, rng.normal(size=logits.shape), logits)
+        if rng.random() < 0.3:  # taken again: the memory must stay as it was
+            rule(step_of(rng.normal(size=logits.shape), masks, masks, index, memory=memory, void=torch.tensor(True)))
+        step = step_of(logits, masks, masks, index, memory=memory, void=torch.tensor(False))
+        chosen, leader = canvas_of(step, rule(step)[0]), logits.argmax(-1)
+        for s in range(SLOTS):
+            changed = (leader != before)[s, masks[s]]
+            fires = index[s] > 0 and changed.size and changed.mean() <= most
+            assert (chosen[s] == (masks[s] & bool(fires))).all()
+        before, index = np.where(masks, leader, before), index + 1
+        masks &= rng.random(masks.shape) < 0.9
+        if rng.random() < 0.3:
+            s = rng.integers(SLOTS)
+            masks[s], index[s] = rng.random(WIDTH) < 0.8, 0
 
 
 # ---- edges, and what the rules have in common with others ----------------------------------------------------
@@ -200,8 +225,10 @@ def test_sched_fires_where_the_margins_of_full_decoding_reach_its_bar(family, pr
            "exponential": 0.1 + (high - 0.1) * np.exp(-4 * t)}[shape]  # fmt: skip
     ahead = np.array(full.trace.mean_margin) - bar
     assert np.abs(ahead).min() > 1e-5  # no decision on its edge
-    out = jot.decode(MODELS[family], prompt, jot.SchED(high, 0.1, shape), **shared)
+    out = jot.decode(MODELS[family], prompt, jot.SchED(high, 0.1, shape, max_change=None), **shared)
     assert out.steps == (int((ahead >= 0).argmax()) + 1 if (ahead >= 0).any() else 16)
+    guarded = jot.decode(MODELS[family], prompt, jot.SchED(high, 0.1, shape), **shared)
+    assert max(out.steps, 2) <= guarded.steps and (guarded.steps == 16 or ahead[guarded.steps - 1] >= 0)
     assert MODELS[family].mask_id not in out.tokens
 
 
@@ -232,8 +259,10 @@ def test_rows_that_are_not_there_change_nothing(seed, rule):
     """The loop of fixed shapes leaves places over, which all stand at the first column of its first canvas."""
     rng, logits, masks, block = scene(seed)
     masks[0, 3:5] = True
-    want = rule(step_of(logits, masks, block, [0] * SLOTS))[0]
-    step, left = step_of(logits, masks, block, [0] * SLOTS), int(rng.integers(1, 40))
+    one, two = (
+        step_of(logits, masks, block, [0] * SLOTS, memory=rule.remember(SLOTS, WIDTH, WIDTH, "cpu")) for _ in "12"
+    )
+    want, step, left = rule(one)[0], two, int(rng.integers(1, 40))
     step.logits = torch.cat((step.logits, torch.eye(VOCABULARY)[:1].repeat(left, 1).double() * 20))
     for name in ("slot", "position", "in_block"):
         rows = getattr(step, name)
@@ -251,12 +280,12 @@ def test_greedy_rules_draw_nothing(family, prompt, rule, cache):
 
 def test_credits_change_what_is_committed():
     """A token that has led for three steps is committed at the fourth, where another has the larger logit."""
-    logits, memory, seen = np.zeros((1, 2, 3)), {"shape": (1, 2, 4)}, []
-    mask = np.array([[False, True]])
+    rule, logits, seen = jot.CreditDecoding(alpha=3.0), np.zeros((1, 2, 3)), []
+    mask, memory = np.array([[False, True]]), rule.remember(1, 2, 4, "cpu")
     for index, leader in enumerate([0, 0, 0, 1]):
         logits[0, 1] = np.eye(3)[leader] * 0.2
         step = step_of(logits, mask, mask, [index], memory=memory)
-        jot.CreditDecoding(alpha=3.0)(step)
+        rule(step)
         seen.append(int(step.top.index[0]))
     assert seen == [0, 0, 0, 0]
 

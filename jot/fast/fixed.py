@@ -18,11 +18,9 @@ from jot.fast.turn import fused_commit, fused_compact, fused_turn
 from jot.models.base import DiffusionModel
 from jot.sampler.cache import KVCache, View
 from jot.sampler.config import DecodeConfig
-from jot.sampler.exits import KLASS, CreditDecoding
 from jot.sampler.kernels import fusable
 from jot.sampler.loop import predict
 from jot.sampler.output import EXITED, SCHEDULED, Trace
-from jot.sampler.previous import Credits, Previous
 from jot.sampler.proposals import PROPOSALS, KeyedDraws, capped, committed, scheduled
 from jot.sampler.schedules import SCHEDULES, count, entry
 from jot.sampler.step import Step
@@ -191,13 +189,9 @@ class FixedStep:
         self.unplanned = method.endless or (self.cache is not None and model.shift > 0 and not self.fraction)
         self.reads_more = method.extra_rows(self.given[:1], self.prompt[:1], self.end[:1]) is not None
         self.banned = torch.tensor(sorted({model.mask_id, *config.suppress_tokens}), device=device)
-        self.memory: dict = {"shape": (every, width, max(end - start for start, end in config.blocks))}
-        if isinstance(method, KLASS):
-            room = capacity(slots * config.length), model.head.shape[0]
-            dtype = torch.float64 if config.head_dtype == "float64" else torch.float32
-            self.memory["previous"] = Previous(every, width, method.history, device, room, dtype)
-        if isinstance(method, CreditDecoding):
-            self.memory["credits"] = Credits(*self.memory["shape"], device)
+        longest, room = max(end - start for start, end in config.blocks), capacity(slots * config.length)
+        dtype = torch.float64 if config.head_dtype == "float64" else torch.float32
+        self.memory = method.remember(every, width, longest, device, (room, model.head.shape[0]), dtype)
         most = config.steps + config.length + 2 * len(self.masks)  # forwards that a sample may take
         self.trace = DeviceTrace(every, width, most, device) if trace else None
 
@@ -207,8 +201,8 @@ class FixedStep:
         found = [self.canvas, self.counters]
         if self.cache is not None:
             found += [*self.cache.keys, *self.cache.values]
-        for name in self.memory.keys() - {"shape"}:
-            found += self.memory[name].state
+        if self.memory is not None:
+            found += self.memory.state
         return found + (list(vars(self.trace).values()) if self.trace else [])
 
     @property

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from jot.errors import UserError, flag, number, whole
 from jot.sampler.kernels import divergence, entropies
-from jot.sampler.previous import Credits, Previous
+from jot.sampler.previous import Credits, Leaders, Memory, Previous
 from jot.sampler.schedules import count, highest, ranks
 from jot.sampler.step import Step
 
@@ -61,6 +61,17 @@ class ExitRule:
 
     def extra_rows(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor | None:
         """Rows to read beside the masks, bool ``[slots, length]``; ``prompt`` and ``end`` bound the generated part."""
+        return None
+
+    def remember(
+        self, samples: int, width: int, block: int, device, room: tuple[int, int] | None = None, dtype=torch.float32
+    ) -> Memory | None:
+        """What the rule keeps between the steps of a run, for ``Step.memory``.
+
+        Args:
+            samples, width, block: batch rows of the run, columns of a canvas, positions of its longest block.
+            room, dtype: rows and vocabulary of a step, and of its logits, where they must keep their place in memory.
+        """
         return None
 
 
@@ -187,6 +198,10 @@ class Filling(ExitRule):
         """What the mean gap must reach now, in nats, float ``[slots]``."""
         raise NotImplementedError
 
+    def settled(self, step: Step, inside: Tensor) -> Tensor:
+        """What else must hold, bool ``[slots]``; ``inside``: rows of the region, bool ``[rows]``."""
+        return torch.ones_like(step.index, dtype=torch.bool)
+
     def check_region(self) -> None:
         if self.region not in ("masked", "generated", "answer"):
             raise UserError(f"{self.name}: region={self.region!r} must be 'masked', 'generated' or 'answer'")
@@ -214,7 +229,7 @@ class Filling(ExitRule):
         total = torch.zeros(slots, dtype=torch.float64, device=inside.device)
         total.index_add_(0, step.slot, torch.where(inside, gap, 0.0))
         mean = total / count(step.slot, inside, slots)  # nan where the region is empty: never fires
-        fires = (mean >= self.bar(step)) & step.whole
+        fires = (mean >= self.bar(step)) & self.settled(step, inside) & step.whole
         return fires[step.slot] & step.at(step.masks), None
 
 
@@ -254,11 +269,14 @@ class SchED(Filling):
 
     The bar is a function of t, the share of the configured steps that are over: from 0 at the first to 1 at the last.
     It fills with the argmax at every temperature and reads un-tempered logits, before that step's scheduled commits.
-    The defaults, t and the region "masked" are those of the public code, "all" there. Ours: the other regions, and
-    that its guards beside the bar (least progress, patience, no prediction changed since the step before) are left out.
+    The defaults, t, the guard ``max_change`` and the region "masked" are those of the public code, "all" there; two
+    guards that rest at its defaults, least progress and patience, are left out. Ours: the other regions, and that under
+    a cache a mask is compared with the last step that read it.
 
     Attributes:
         high, low: the bar at t = 0 and the value that it falls to, in nats.
+        max_change: share of the region's masks whose likeliest token may have changed since the step before; the first
+            step, with none before it, never fills. None: no guard.
         shape: "linear" or "cosine", which reach ``low`` at t = 1, or "exponential", low + (high - low) exp(-rate t).
         rate: decay of the exponential.
         region, answer_start: as in ``Prophet``.
@@ -270,6 +288,7 @@ class SchED(Filling):
     rate: float = 4.0
     region: str = "masked"
     answer_start: int | None = None
+    max_change: float | None = 0.0
     name: ClassVar[str] = "sched"
 
     def __post_init__(self):
@@ -277,6 +296,8 @@ class SchED(Filling):
             number("sched", field, getattr(self, field), low=0, high=1e6)
         if self.low > self.high:
             raise UserError(f"sched: low={self.low:g} must not exceed high={self.high:g}")
+        if self.max_change is not None:
+            number("sched", "max_change", self.max_change, low=0, high=1)
         if self.shape not in ("linear", "cosine", "exponential"):
             raise UserError(f"sched: shape={self.shape!r} must be 'linear', 'cosine' or 'exponential'")
         self.check_region()
@@ -289,6 +310,17 @@ class SchED(Filling):
         else:
             left = (-self.rate * t).exp() if self.shape == "exponential" else (1 + (math.pi * t).cos()) / 2
         return self.low + (self.high - self.low) * left
+
+    def remember(self, samples, width, block, device, room=None, dtype=None) -> Memory | None:
+        return None if self.max_change is None else Leaders(samples, width, device)
+
+    def settled(self, step: Step, inside: Tensor) -> Tensor:
+        if self.max_change is None:
+            return super().settled(step, inside)
+        asked = inside & step.at(step.masks)
+        changed, slots = asked & step.memory.changed(step), len(step.masks)
+        ratio = count(step.slot, changed, slots) / count(step.slot, asked, slots).clamp(min=1)
+        return (ratio <= self.max_change) & (step.index > 0)
 
 
 @dataclass(frozen=True)
@@ -332,18 +364,17 @@ class KLASS(ExitRule):
             if getattr(self, field) not in known:
                 raise UserError(f"klass: {field}={getattr(self, field)!r} must be one of {', '.join(known)}")
 
+    def remember(self, samples, width, block, device, room=None, dtype=torch.float32) -> Memory:
+        return Previous(samples, width, self.history, device, room, dtype)
+
     def _track(self, step: Step) -> tuple[Tensor, Tensor]:
         """The last ``history`` divergences of every row, ``[rows, history]``, and the probability of its leader."""
-        if "previous" not in step.memory:
-            samples, width, _ = step.memory["shape"]
-            step.memory["previous"] = Previous(samples, width, self.history, step.logits.device)
-        previous = step.memory["previous"]
-        before, at, past = previous.recall(step)
+        before, at, past = step.memory.recall(step)
         fresh, sure = divergence(step.logits, before, at)
         if self.first_kl == "skip":
             fresh = fresh.masked_fill(at < 0, 0.0)
         past = torch.cat((past[:, 1:], fresh[:, None]), dim=1)
-        previous.keep(step, past)
+        step.memory.keep(step, past)
         return past, sure
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
@@ -514,11 +545,12 @@ class CreditDecoding(ExitRule):
         for field, high in (("threshold", 1), ("alpha", 1e3), ("gamma", 1e3), ("beta", 1)):
             number("credit", field, getattr(self, field), low=0, high=high)
 
+    def remember(self, samples, width, block, device, room=None, dtype=None) -> Memory:
+        return Credits(samples, width, block, device)
+
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
-        if "credits" not in step.memory:
-            step.memory["credits"] = Credits(*step.memory["shape"], step.logits.device)
         top = step.top
-        token, credit = step.memory["credits"].add(step, top.index, top.peak.double() ** self.gamma, self.beta)
+        token, credit = step.memory.add(step, top.index, top.peak.double() ** self.gamma, self.beta)
         # Of exp(logit - first) nothing but the credited tokens changes, and the likeliest is among them.
         mass = (step.logits.gather(1, token).double() - top.first[:, None].double()).exp()
         gain = (1 + credit) ** self.alpha

@@ -76,7 +76,8 @@ class Loop:
         self.cache = KVCache(slots, width) if config.cache else None
         demoted = config.begin_suppress_tokens if method.skip_demoted else ()
         self.demoted = torch.tensor(demoted, device=model.device) if demoted else None
-        self.memory: dict = {"shape": (slots, width, max(end - start for start, end in config.blocks))}
+        longest = max(end - start for start, end in config.blocks)
+        self.memory = method.remember(slots, width, longest, model.device)
 
     def fill(self, s: int, key: int | str, prompt: list[int]) -> None:
         """Start a sample in slot ``s``: prompt, then the masks, then padding that the key mask hides."""

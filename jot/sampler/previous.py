@@ -1,5 +1,5 @@
 """What rules remember between steps: KLASS the last one's logits of the masked rows, and where on the canvas they
-stood; CreditDecoding the tokens that have led at each position of the block."""
+stood; SchED the token that led there; CreditDecoding all that have led at each position of the block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from jot.sampler.kernels import slices
 from jot.sampler.step import Step
 
 
-class Previous:
+class Memory:
+    """What a rule keeps between steps; nothing of it changes in a step that is void.
+
+    Attributes:
+        state: every tensor that a step writes, where they keep their place in memory.
+    """
+
+    state: list[Tensor]
+
+
+class Previous(Memory):
     """Rows of each sample's last step.
 
     Args:
@@ -74,11 +84,25 @@ class Previous:
 
     @property
     def state(self) -> list[Tensor]:
-        """Every tensor that a step writes, where it keeps its place in memory."""
         return [self.place, self.past, self.logits]
 
 
-class Credits:
+class Leaders(Memory):
+    """The likeliest token of each canvas position when a step last read it. Arguments as in ``Previous``."""
+
+    def __init__(self, samples: int, width: int, device):
+        self.token = torch.zeros(samples, width, dtype=torch.long, device=device)
+        self.state = [self.token]
+
+    def changed(self, step: Step) -> Tensor:
+        """Which rows of the step have another leader than before, bool ``[rows]``; remembers those of now."""
+        place = step.homes[step.slot], step.position
+        before, now = self.token[place], step.top.index
+        self.token[place] = now if step.void is None else torch.where(step.void, before, now)
+        return before != now
+
+
+class Credits(Memory):
     """The tokens that have led at each canvas position since its block began, with their credits.
 
     Every forward of a block adds one token at most and commits one at least, so ``room`` for as many as the longest
@@ -92,11 +116,7 @@ class Credits:
     def __init__(self, samples: int, width: int, room: int, device):
         self.token = torch.zeros(samples, width, room, dtype=torch.long, device=device)
         self.credit = torch.zeros(samples, width, room, dtype=torch.float64, device=device)
-
-    @property
-    def state(self) -> list[Tensor]:
-        """Every tensor that a step writes."""
-        return [self.token, self.credit]
+        self.state = [self.token, self.credit]
 
     def add(self, step: Step, leader: Tensor, gain: Tensor, decay: float) -> tuple[Tensor, Tensor]:
         """Let the credits of the step's rows decay, add ``gain`` to that of their ``leader`` (both ``[rows]``), and

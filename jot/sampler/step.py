@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class Step:
         homes: the batch row that each slot keeps for the whole run, ``[slots]``; rules file their memory by it.
         whole: whether the forward read the whole canvas; False within a cached block.
         steps: configured number of denoising steps.
-        memory: what the rule remembers between steps of a run.
+        memory: what the rule remembers between steps of a run (``ExitRule.remember``).
         proposal: token and confidence of every row, set before the rule is called.
         void: whether the step will be taken again, bool ``[]``; then a rule must leave its memory as it was.
         kept: what is computed once a step, by whom it concerns.
@@ -61,7 +61,7 @@ class Step:
     homes: Tensor
     whole: bool
     steps: int
-    memory: dict = field(default_factory=dict)
+    memory: Any = None
     proposal: Proposal | None = None
     void: Tensor | None = None
     kept: dict = field(default_factory=dict)
