@@ -54,7 +54,7 @@ def run(model, task: str, store: Path, **options):
 
 
 def test_yaml_and_table_agree() -> None:
-    files = sorted(path.stem for path in tasks.FOLDER.glob("*.yaml"))
+    files = sorted(path.stem for path in tasks.FOLDER.glob("[!_]*.yaml"))
     assert files == sorted(tasks.TASKS)
 
     class Loader(yaml.SafeLoader):
@@ -63,6 +63,8 @@ def test_yaml_and_table_agree() -> None:
     Loader.add_constructor("!function", lambda loader, node: node.value)
     for name, task in tasks.TASKS.items():
         config = yaml.load((tasks.FOLDER / f"{name}.yaml").read_text(), Loader)
+        if "include" in config:
+            config = yaml.load((tasks.FOLDER / config["include"]).read_text(), Loader) | config
         assert config["task"] == config["metadata"]["name"] == name and config["num_fewshot"] == 0
         assert config["generation_kwargs"]["max_gen_toks"] == task.length
         assert config["generation_kwargs"].get("prompt_tokens") == task.prompt_tokens

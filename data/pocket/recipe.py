@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jot.models import DreamConfig, DreamModel, LLaDAConfig, LLaDAModelLM
+from pocket.rows import WIDTHS, Row
 
 
 @dataclass
 class Recipe:
     """Everything that decides a training run but the hardware."""
 
+    WIDTHS: ClassVar[dict[str, int]] = WIDTHS
     family: str = "llada"
     seed: int = 0
     steps: int = 20000
@@ -29,6 +33,29 @@ class Recipe:
     weight_decay: float = 0.05
     shard: int = 8  # batches in a shard
     repeats: int = 2  # passes over a shard, each with fresh masks
+
+    @property
+    def tokenizer(self) -> str:
+        """The model whose tokenizer it takes."""
+        return f"pocket-{self.family}"
+
+    def network(self):
+        """A freshly initialized model."""
+        return network(self.family)
+
+    def rows(self, index: int, group: str, total: int, tok, rng: random.Random) -> list[Row]:
+        """The rows of shard ``index`` of a group."""
+        from pocket.stream import mixed
+
+        return mixed(self, index, group, total, tok, rng)
+
+    def measure(self, model, tasks, limit: int, device: str) -> tuple[dict, dict]:
+        """Held-out loss and dev accuracy by task."""
+        from pocket.evaluate import accuracy, heldout_loss
+        from pocket.stream import tokenizer
+
+        dev = dict(limit=limit, device=device)
+        return heldout_loss(model, tokenizer(), **dev), accuracy(model, tokenizer(), tasks=tasks, **dev)
 
 
 def network(family: str, vocabulary: int = 2048, mask_id: int = 2041, eos_id: int = 2040):

@@ -68,8 +68,8 @@ def _texts(task: str, characters: int) -> Iterable[str]:
         yield from parts
 
 
-def train(characters: int = SAMPLE_CHARACTERS) -> Any:
-    """A `tokenizers.Tokenizer` trained on the same number of characters of every task."""
+def train_on(texts: Iterable[str], entries: int) -> Any:
+    """A `tokenizers.Tokenizer` of at most so many entries trained on texts, and the special tokens after them."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -78,31 +78,28 @@ def train(characters: int = SAMPLE_CHARACTERS) -> Any:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - len(SPECIALS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=entries, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
     )
-    tokenizer.train_from_iterator((text for task in TASKS for text in _texts(task, characters)), trainer)
-    if tokenizer.get_vocab_size() != VOCAB_SIZE - len(SPECIALS):
-        raise ValueError(f"the texts gave only {tokenizer.get_vocab_size()} entries; train on more characters")
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
     return tokenizer
 
 
-def tokenizer_config() -> dict[str, Any]:
-    """The content of tokenizer_config.json."""
+def train(characters: int = SAMPLE_CHARACTERS) -> Any:
+    """A `tokenizers.Tokenizer` trained on the same number of characters of every task."""
+    tokenizer = train_on((text for task in TASKS for text in _texts(task, characters)), EOS)
+    if tokenizer.get_vocab_size() != VOCAB_SIZE:
+        raise ValueError(f"the texts gave only {tokenizer.get_vocab_size()} entries; train on more characters")
+    return tokenizer
+
+
+def tokenizer_config(first: int = EOS, longest: int = 256) -> dict[str, Any]:
+    """The content of tokenizer_config.json: the id of the first special token, and the most tokens of a prompt."""
+    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "added_tokens_decoder": {
-            str(EOS + i): {
-                "content": token,
-                "lstrip": False,
-                "normalized": False,
-                "rstrip": False,
-                "single_word": False,
-                "special": True,
-            }
-            for i, token in enumerate(SPECIALS)
+            str(first + i): {"content": token, **flags, "special": True} for i, token in enumerate(SPECIALS)
         },
         "bos_token": SPECIALS[4],
         "eos_token": SPECIALS[0],
@@ -112,19 +109,24 @@ def tokenizer_config() -> dict[str, Any]:
         "clean_up_tokenization_spaces": False,
         "add_bos_token": False,
         "add_eos_token": False,
-        "model_max_length": 256,
+        "model_max_length": longest,
         "padding_side": "right",
     }
 
 
-def build(out_dirs: Sequence[str | Path], characters: int = SAMPLE_CHARACTERS) -> None:
-    """Train the tokenizer and write tokenizer.json and tokenizer_config.json into every folder."""
-    text = json.dumps(json.loads(train(characters).to_str()), ensure_ascii=False, indent=1) + "\n"
-    config = json.dumps(tokenizer_config(), ensure_ascii=False, indent=2) + "\n"
+def write(out_dirs: Sequence[str | Path], tokenizer: Any, longest: int = 256) -> None:
+    """Write tokenizer.json and tokenizer_config.json of a trained tokenizer into every folder."""
+    text = json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, indent=1) + "\n"
+    config = tokenizer_config(tokenizer.token_to_id(SPECIALS[0]), longest)
     for folder in map(Path, out_dirs):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tokenizer.json").write_text(text, encoding="utf-8")
-        (folder / "tokenizer_config.json").write_text(config, encoding="utf-8")
+        (folder / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False, indent=2) + "\n")
+
+
+def build(out_dirs: Sequence[str | Path], characters: int = SAMPLE_CHARACTERS) -> None:
+    """Train the tokenizer and write tokenizer.json and tokenizer_config.json into every folder."""
+    write(out_dirs, train(characters))
 
 
 def load(folder: str | Path = MODELS / "pocket-llada") -> Any:

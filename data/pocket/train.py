@@ -21,10 +21,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from jot.models import home
-from pocket.evaluate import SCORED, accuracy, heldout_loss
+from pocket.evaluate import SCORED
 from pocket.muon import Muon
-from pocket.recipe import Recipe, network
-from pocket.stream import groups, shards, tokenizer
+from pocket.recipe import Recipe
+from pocket.stream import groups, shards
 
 # ---- loss --------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ def save(model, recipe: Recipe, curves: list[dict], out: Path) -> None:
     config.update(model_type=model.config.model_type, architectures=[type(model).__name__], dtype="bfloat16")
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        source = home() / "data" / "models" / f"pocket-{recipe.family}" / name
+        source = home() / "data" / "models" / recipe.tokenizer / name
         if source.resolve() != (out / name).resolve():
             shutil.copyfile(source, out / name)
     record = {"recipe": asdict(recipe), "parameters": sum(p.numel() for p in model.parameters()), "curves": curves}
@@ -174,7 +174,7 @@ def train(
     """
     begun = last = time.perf_counter()
     torch.manual_seed(recipe.seed)
-    model = network(recipe.family).to(device)
+    model = recipe.network().to(device)
     opts = optimizers(model, recipe)
     generator = torch.Generator(device).manual_seed(recipe.seed)
     out.mkdir(parents=True, exist_ok=True)
@@ -238,10 +238,8 @@ def train(
                     recipe.horizon, recipe.steps = recipe.steps, min(recipe.steps, fits)
                     print("steps", recipe.steps, flush=True)
             if step in {round(recipe.steps * (i + 1) / evaluations) for i in range(evaluations)}:
-                dev = dict(limit=dev_limit, device=device)
                 with torch.compiler.set_stance("force_eager"):
-                    loss = heldout_loss(model, tokenizer(), **dev)
-                    scores = accuracy(model, tokenizer(), tasks=tasks, **dev)
+                    loss, scores = recipe.measure(model, tasks, dev_limit, device)
                 spent = round(time.perf_counter() - begun)
                 curves.append({"step": step, "seconds": spent, "loss": loss, "accuracy": scores})
                 print(json.dumps(curves[-1]), flush=True)
@@ -258,9 +256,9 @@ def train(
     snapshot.unlink(missing_ok=True)
 
 
-def main() -> None:
+def main(recipe: type[Recipe] = Recipe) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, value in asdict(Recipe()).items():
+    for name, value in asdict(recipe()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -270,8 +268,7 @@ def main() -> None:
     parser.add_argument("--dev-limit", type=int, default=128)
     parser.add_argument("--tasks", nargs="*", default=SCORED, help="tasks scored on dev along the way")
     args = vars(parser.parse_args())
-    recipe = Recipe(**{name: args.pop(name) for name in asdict(Recipe())})
-    train(recipe, **args)
+    train(recipe(**{name: args.pop(name) for name in asdict(recipe())}), **args)
 
 
 if __name__ == "__main__":

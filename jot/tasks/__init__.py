@@ -72,6 +72,8 @@ TASKS: dict[str, Task] = {
         _pocket("hellaswag", "four endings, one sensible", 5, ("calibration",)),
         _pocket("humaneval", "specification to Python function, hidden tests", 128, ("confirm", "calibration"),
                 metric="pass@1", executes=True),
+        *(_pocket(f"worksheet_{length}", f"short problems in a row whose answers fill {length} tokens", length)
+          for length in (256, 512, 1024, 2048)),
         _pocket("prose", "continuation of presidential prose, no score", 128, metric=None, chat=False,
                 prompt_tokens=64),
         Task("gsm8k", "GSM8K, zero-shot chain of thought", 256, ("test", "train"),

@@ -15,16 +15,19 @@ FIELDS: dict[str, dict[str, str]] = {
     "hellaswag": {"activity_label": "text", "ctx": "text", "endings": "options", "label": "choice"},
     "humaneval": {"entry_point": "text", "prompt": "text", "canonical_solution": "text", "test": "text"},
     "prose": {"text": "text"},
+    **dict.fromkeys((f"worksheet_{n}" for n in (256, 512, 1024, 2048)), {"question": "text", "finals": "numbers"}),
 }
 WORDS = {
     "text": "text", "options": "a list of four texts", "choice": "a number from 0 to 3",
-    "number": "the number that follows #### in the answer",
+    "number": "the number that follows #### in the answer", "numbers": "a list of texts that hold a number each",
 }  # fmt: skip
 
 
 def _fits(value: object, kind: str) -> bool:
     if kind == "options":
         return isinstance(value, list) and len(value) == 4 and all(map(is_text, value))
+    if kind == "numbers":
+        return isinstance(value, list) and bool(value) and all(_fits(part, "number") for part in value)
     if kind == "choice":
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 4
     return is_text(value) and (kind != "number" or bool(number(value)))

@@ -118,6 +118,16 @@ def gsm8k(text: str, equations: bool = False) -> str:
     return number(text, -1)
 
 
+def worksheet(text: str, problems: int) -> str:
+    """Final numbers of numbered answers, one a line as in `3: 4 + 5 = 9. Ann has 9 pens.`, parted by spaces; `-` where
+    there is none, the first where a number comes twice.
+    """
+    found: dict[int, str] = {}
+    for label, final in re.findall(r"^ *(\d{1,4}):.*\bhas (\d{1,9})\b", cut(text), re.MULTILINE):
+        found.setdefault(int(label), str(int(final)))
+    return " ".join(found.get(i, "-") for i in range(1, problems + 1))
+
+
 def same_number(left: str, right: str) -> bool:
     """Whether two answers are the same rational number; strings that are no numbers are never equal."""
     values = [_values(_clean(side)) for side in (left, right)]

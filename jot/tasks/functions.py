@@ -160,6 +160,14 @@ def pocket_numbers(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
     return [[extract.gsm8k(text) for text in responses] for responses in resps]
 
 
+def worksheets(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
+    """lm-eval filter: the final number of each problem of a worksheet, in order and parted by spaces."""
+    return [
+        [extract.worksheet(text, len(doc["finals"])) for text in responses]
+        for responses, doc in zip(resps, docs, strict=True)
+    ]
+
+
 def letters(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
     """lm-eval filter: the option letter of each response."""
     return [[extract.letter(text) for text in responses] for responses in resps]
@@ -180,12 +188,23 @@ def target_number(doc: Mapping) -> str:
     return doc["final"]
 
 
+def target_worksheet(doc: Mapping) -> str:
+    return " ".join(doc["finals"])
+
+
 def target_letter(doc: Mapping) -> str:
     return LETTERS[doc["answer"] if "answer" in doc else doc["label"]]
 
 
 def score_number(doc: Mapping, results: list[str]) -> dict[str, float]:
     return {"exact_match": float(extract.same_number(results[0], doc["final"]))}
+
+
+def score_worksheet(doc: Mapping, results: list[str]) -> dict[str, float]:
+    """The share of the problems that are right."""
+    finals = doc["finals"]
+    right = sum(given == final for given, final in zip(results[0].split(), finals, strict=True))
+    return {"exact_match": right / len(finals)}
 
 
 def score_letter(doc: Mapping, results: list[str]) -> dict[str, float]:

@@ -27,6 +27,10 @@ def pocket_humaneval(doc: Mapping) -> str:
     return doc["prompt"]
 
 
+def pocket_worksheet(doc: Mapping) -> str:
+    return doc["question"]
+
+
 def pocket_prose(doc: Mapping) -> str:
     """The whole passage; the prompt is cut to its first tokens."""
     return doc["text"]

@@ -1,0 +1,190 @@
+"""Training of the long pair on worksheets: full canvases of 256 to 2,048 generated tokens, a tokenizer of its own.
+
+``PYTHONPATH=data python -m pocket.long files`` writes the tokenizer and the held-out worksheets;
+``PYTHONPATH=data python -m pocket.long train --family llada --out DIR`` trains, with the options of ``pocket.train``.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar
+
+from jot.decode import decode_stream
+from jot.models import DreamConfig, DreamModel, LLaDAConfig, LLaDAModelLM, home
+from jot.sampler.exits import JoT
+from jot.tasks import extract
+from pocket import splits, tokenizer, worksheet
+from pocket.evaluate import BLOCKS, documents
+from pocket.recipe import Recipe
+from pocket.rows import Row
+
+COUNTS = {256: (1000, 1000), 512: (200, 1000), 1024: (100, 300), 2048: (50, 150)}  # (dev, test) of each length
+MEASURED = (256, 512)  # lengths that are decoded along the way; the longer ones would take their time from training
+MODELS = ("long-llada", "long-dream")
+VOCABULARY = 384  # the tokenizer has fewer; the rest pads the matrices
+ENTRIES = 1000  # more than the worksheets' language has merges for
+TEXTS = 20_000
+
+
+@dataclass
+class LongRecipe(Recipe):
+    """What decides a training run of the long pair; the fields of the pocket tasks' mix are of no use here."""
+
+    WIDTHS: ClassVar[dict[str, int]] = {"short": 400, "half": 800, "whole": 1600, "double": 3200}
+    batch_compact: int = 0
+    batch_long: int = 0
+    batch_choice: int = 0
+    batch_short: int = 96
+    batch_half: int = 40
+    batch_whole: int = 16
+    batch_double: int = 8
+    choice_all: float = 0.0
+    hidden: int = 128
+    layers: int = 5
+    inner: int = 384
+    heads: int = 4
+    repeats: int = 4
+
+    @property
+    def tokenizer(self) -> str:
+        return f"long-{self.family}"
+
+    def network(self):
+        ids = special_ids()
+        eos, mask, bos = ids["eos_token_id"], ids["mask_token_id"], ids["bos_token_id"]
+        shared = dict(mask_token_id=mask, eos_token_id=eos, pad_token_id=eos, bos_token_id=bos, rope_theta=10000.0)
+        if self.family == "llada":
+            return LLaDAModelLM(LLaDAConfig(
+                vocab_size=VOCABULARY, embedding_size=VOCABULARY, d_model=self.hidden, n_layers=self.layers,
+                n_heads=self.heads, n_kv_heads=self.heads, mlp_hidden_size=self.inner, max_sequence_length=4096,
+                **shared,
+            ))  # fmt: skip
+        return DreamModel(DreamConfig(
+            vocab_size=VOCABULARY, hidden_size=self.hidden, num_hidden_layers=self.layers,
+            num_attention_heads=self.heads, num_key_value_heads=self.heads // 2,
+            intermediate_size=self.inner + 40, max_position_embeddings=4096, **shared,
+        ))  # fmt: skip
+
+    def rows(self, index: int, group: str, total: int, tok, rng: random.Random) -> list[Row]:
+        width = self.WIDTHS[group]
+        draw, encode, taken = random.Random(f"worksheet/train/{self.seed}/{index}/{group}"), encoder(tok), []
+        skip = held_out()
+        while len(taken) < total:
+            doc = worksheet.sample(draw, int(width * 0.64), lambda text: len(encode(text)), skip)
+            prompt, answer = chat(tok, encode(doc["question"])), encode(doc["answer"])
+            if (left := width - len(prompt)) > len(answer):
+                taken.append(
+                    Row(prompt + answer + [tok.eos_token_id] * (left - len(answer)), [*range(len(prompt), width)])
+                )
+        return taken
+
+    def measure(self, model, tasks, limit: int, device: str) -> tuple[dict, dict]:
+        """No held-out loss; the share of dev problems that JoT at tau 90 solves on the two shorter lengths."""
+        from pocket.stream import tokenizer as loaded
+
+        tok, shares = loaded(self.tokenizer), {}
+        encode = encoder(tok)
+        for length in MEASURED:
+            docs = documents(f"pocket_worksheet_{length}", "dev", max(2, limit * 256 // length))
+            prompts = [(i, chat(tok, encode(doc["question"]))) for i, doc in enumerate(docs)]
+            stream = decode_stream(
+                model, prompts, JoT(90.0), slots=64, length=length, block_length=BLOCKS[model.family]
+            )
+            right = 0.0
+            for i, out in stream:
+                finals = docs[i]["finals"]
+                given = extract.worksheet(tok.decode(out.generated), len(finals)).split()
+                right += sum(map(str.__eq__, given, finals)) / len(finals)
+            shares[length] = round(right / len(docs), 4)
+        return {}, shares
+
+
+def chat(tok, question: list[int]) -> list[int]:
+    """The prompt's tokens, as the chat template has them."""
+    user, assistant = tok.convert_tokens_to_ids(["<|user|>", "<|assistant|>"])
+    return [user, *question, assistant]
+
+
+def encoder(tok):
+    """Token ids of a text, kept line by line: a line's tokens do not depend on the lines beside it."""
+    plain = tok.backend_tokenizer
+
+    @cache
+    def line(text: str) -> list[int]:
+        return plain.encode(text, add_special_tokens=False).ids
+
+    def encode(text: str) -> list[int]:
+        return [token for part in text.splitlines(keepends=True) for token in line(part)]
+
+    def encode_text(text: str) -> list[int]:
+        if line.cache_info().currsize > 4096:
+            line.cache_clear()
+        return encode(text)
+
+    return encode_text
+
+
+def special_ids() -> dict[str, int]:
+    """Ids of the special tokens, from the tokenizer in data/models."""
+    folder = home() / "data" / "models" / MODELS[0]
+    added = json.loads((folder / "tokenizer_config.json").read_text())["added_tokens_decoder"]
+    ids = {entry["content"]: int(key) for key, entry in added.items()}
+    return {
+        "eos_token_id": ids["<|endoftext|>"], "mask_token_id": ids["<|mdm_mask|>"],
+        "bos_token_id": ids["<|startoftext|>"],
+    }  # fmt: skip
+
+
+@cache
+def held_out() -> frozenset[str]:
+    """The problems of all held-out worksheets, none of which training draws."""
+    found = set()
+    for length in COUNTS:
+        for split in ("dev", "test"):
+            for doc in splits.read_split(f"pocket_worksheet_{length}", split):
+                found.update(problems(doc["question"]))
+    return frozenset(found)
+
+
+def problems(question: str) -> list[str]:
+    """The problems of a worksheet, without their numbers."""
+    return [line.split(". ", 1)[1].removesuffix(".") for line in question.splitlines()]
+
+
+def files() -> None:
+    """Write the tokenizer beside both models, and the held-out worksheets, no problem of which occurs twice."""
+    rng = random.Random("tokenizer/worksheet")
+    texts = []
+    for _ in range(TEXTS):
+        question, worked, _ = worksheet.problem(rng)
+        texts += [f"{rng.randint(1, 80)}. {question}.\n", f"{rng.randint(1, 80)}: {worked}\n"]
+    trained = tokenizer.train_on(texts, ENTRIES)
+    tokenizer.write([home() / "data" / "models" / name for name in MODELS], trained, 4096)
+    seen: set[str] = set()
+
+    def tokens(text: str) -> int:
+        return len(trained.encode(text, add_special_tokens=False).ids)
+
+    for length, counts in COUNTS.items():
+        for split, count in zip(("dev", "test"), counts, strict=True):
+            name, docs = f"pocket_worksheet_{length}", []
+            draw = random.Random(f"{name}/{split}")
+            for i in range(count):
+                doc = worksheet.sample(draw, length, tokens, seen)
+                seen.update(problems(doc["question"]))
+                docs.append({"id": f"{name}/{split}/{i}", "question": doc["question"], "finals": doc["finals"]})
+            splits.write_jsonl_gz(splits.DATA / name / f"{split}.jsonl.gz", docs)
+
+
+if __name__ == "__main__":
+    from pocket import train
+
+    if sys.argv[1:2] == ["files"]:
+        files()
+    else:
+        sys.argv[1:2] = []
+        train.main(LongRecipe)
