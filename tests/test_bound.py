@@ -12,11 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny
+from pocket import true_text
 from scipy import stats as st
 
 from jot import stats
 from jot.errors import UserError
-from jot.paper import bound, true_text
+from jot.paper import bound
+from jot.runs.parameters import NotebookError
 
 NAME = "07_flip_bound"
 SMALL = bound.mixture(4)
@@ -221,23 +223,25 @@ def quick(monkeypatch):
 
 def test_measuring_from_the_command_line(tmp_path, capsys, quick):
     """Both files, read back by model, task and limit; what is not there is left out, what is torn is refused."""
-    folder, out = tiny.build(tmp_path / "pocket-dream", "dream"), tmp_path / "out"
+    folder, out = tiny.build(tmp_path / "pocket-dream", "dream"), tmp_path / "flip_bound"
     words = ["--models", str(folder), "--tasks", "pocket_gsm8k", "--documents", "2", "--device", "cpu"]
     assert true_text.main([*words, "--out", str(out)]) == 0
     assert "pocket_gsm8k" in capsys.readouterr().out
-    [(frame, meta)] = true_text.read(out, true_text.SINGLE, ["pocket-llada", "pocket-dream"])
+    space, _ = cells.run(NAME, until="load-text", store=str(tmp_path))
+    [(frame, meta)] = space["measured"]
     assert (meta["model"], meta["documents"], len(meta["ids"]), meta["split"]) == ("pocket-dream", 2, 2, "dev")
     assert sum(meta["held"]) == meta["positions"] and set(frame["document"]) <= {0, 1}
     assert (frame["truth"] < 2048).all() and (frame["reveals"] >= frame["step"]).all()
-    [(sets, about)] = true_text.read(out, true_text.JOINT)
+    [(sets, about)] = space["together"]
     assert about["thresholds"] == list(true_text.SETS["pocket_gsm8k"]) and set(sets["tau"]) <= {0}
     assert sum(c["exits"] for c in about["counts"]) >= len(sets)
-    [(fewer, meta)] = true_text.read(out, true_text.SINGLE, limit=1)
+    fewer, meta = cells.run(NAME, until="load-text", store=str(tmp_path), limit=1)[0]["measured"][0]
     assert meta["documents"] == 1 and meta["positions"] == meta["held"][0] and set(fewer["document"]) <= {0}
-    assert true_text.read(out, true_text.SINGLE, ["pocket-llada"]) == true_text.read(tmp_path, true_text.SINGLE) == []
+    for other in ({"models": ["pocket-llada"]}, {"store": str(folder)}):
+        assert cells.run(NAME, until="load-text", **{"store": str(tmp_path), **other})[0]["measured"] == []
     (out / true_text.SINGLE).write_bytes(b"PAR1 cut short")
-    with pytest.raises(UserError, match=r"true_text\.parquet cannot be read"):
-        true_text.read(out, true_text.SINGLE)
+    with pytest.raises(NotebookError, match=r"true_text\.parquet cannot be read"):
+        cells.run(NAME, until="load-text", store=str(tmp_path))
 
 
 # --- the notebook on made-up records ------------------------------------------------------------------------
