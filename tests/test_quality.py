@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny
-from pocket import features
+from pocket import features, prose
 
 from jot import stats, tasks
 from jot.errors import UserError
@@ -309,9 +309,7 @@ def test_human_texts_follow_each_other():
         texts.people(DREAM, PROSE, ["pocket_prose/test/9999"])
 
 
-def test_copies_are_counted_as_training_counts_them():
-    from pocket import prose
-
+def test_copies_are_runs_of_words_that_training_saw():
     train = next(a["text"] for a in texts.addresses() if a["split"] == "train")
     strings = [
         train[:300].rsplit(" ", 1)[0],
@@ -319,9 +317,12 @@ def test_copies_are_counted_as_training_counts_them():
         "Too short.",
         "",
     ]
-    hits = texts.copied(strings)
+    hits = prose.copied(strings)
     assert hits[0, 0] == hits[0, 1] > 20 and hits[1].tolist() == [0, 5] and hits[2:].tolist() == [[0, 0], [0, 0]]
-    assert hits[:, 0].sum() / hits[:, 1].sum() == pytest.approx(prose.copy_rate(strings))
+    grams = [gram for text in strings for gram in prose._ngrams(text, 8)]  # as sets of words hold them
+    same = np.mean([hash(gram) in prose._train_ngrams(8) for gram in grams])
+    assert hits[:, 0].sum() / hits[:, 1].sum() == prose.copy_rate(strings) == pytest.approx(same)
+    assert np.isnan(prose.copy_rate(["Too short."]))
 
 
 # --- encoders -----------------------------------------------------------------------------------------------
