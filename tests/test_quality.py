@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny
-from pocket import features, prose
+from pocket import encoders, prose
 
 from jot import stats, tasks
 from jot.errors import UserError
 from jot.models import home
-from jot.paper import criteria, encoders, texts
+from jot.paper import criteria, texts
 from jot.runs import grid
 from jot.runs.frames import runs, samples
 from jot.runs.grid import Point
@@ -338,13 +338,13 @@ def test_kept_features_come_back_and_others_join_them(tmp_path, monkeypatch):
     made = rng.normal(size=(90, 3)) @ rng.normal(size=(3, 20)) + 1
     rows = {f"text {i}": x for i, x in enumerate(made)}
     monkeypatch.setattr(encoders, "file", lambda name: tmp_path / f"{name}.npz")
-    features.keep("minilm", {name: rows[name] for name in list(rows)[:80]})
+    encoders.keep("minilm", {name: rows[name] for name in list(rows)[:80]})
     back = encoders.kept("minilm", ["text 7", "text 3"])
     want = np.stack([rows["text 7"], rows["text 3"]])
     assert back == pytest.approx(want / np.linalg.norm(want, axis=1, keepdims=True), abs=0.01)
     assert encoders.kept("minilm", ["text 7", "text 85"]) is None and encoders.kept("gpt2-large", ["x"]) is None
-    assert features.unknown("minilm", ["text 85", "text 7", "text 85"]) == ["text 85"]
-    features.keep("minilm", {name: rows[name] for name in list(rows)[78:]})
+    assert encoders.unknown("minilm", ["text 85", "text 7", "text 85"]) == ["text 85"]
+    encoders.keep("minilm", {name: rows[name] for name in list(rows)[78:]})
     assert (encoders.kept("minilm", ["text 7", "text 3"]) == back).all()  # to the last bit
     joined = rows["text 85"] / np.linalg.norm(rows["text 85"])
     assert encoders.kept("minilm", ["text 85"])[0] == pytest.approx(joined, abs=0.02)
@@ -380,7 +380,7 @@ def test_a_decoding_model_encodes_whatever_its_batch(family, tmp_path, monkeypat
 
 @RECORDED
 def test_kept_features_cover_the_recorded_texts():
-    assert features.unknown("minilm", features.recorded()) == []
+    assert encoders.unknown("minilm", encoders.recorded()) == []
     assert encoders.file("minilm").stat().st_size < 1024 * 1024
 
 

