@@ -1,2 +1,2 @@
-"""Generators of the pocket tasks (small synthetic namesakes of the public benchmarks, and real prose), the training of the
-embedded pair, and what records of it are made with beside decoding: true text that is followed, features of texts."""
+"""Generators of the pocket tasks (small synthetic namesakes of the public benchmarks, and real prose), training of
+the embedded pair, and what records of it are made with: true text that is followed, features of texts."""
