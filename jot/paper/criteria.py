@@ -451,10 +451,9 @@ def wallclock_below(at: Evidence) -> Judged:
         if missing := {(model, task, "full"), (model, task, "jot")} - set(found.index):
             raise NotRecorded(f"timings of {' '.join(min(missing))}")
         full, mine = (found.loc[[(model, task, name)]].set_index("doc_id") for name in ("full", "jot"))
-        both = full.join(mine, how="inner", lsuffix="_full")
-        parts[f"{model} {task}"] = stats.ratio_of_ratios(
-            both["seconds_full"], both["seconds"], both["steps_full"], both["steps"]
-        )
+        both = full.merge(mine, left_index=True, right_index=True, suffixes=("_full", ""))
+        sums = (both[name] for name in ("seconds_full", "seconds", "steps_full", "steps"))
+        parts[f"{model} {task}"] = stats.ratio_of_ratios(*sums)
     lower, apart = sum(part.value < 1 for part in parts.values()), sum(map(below(1), parts.values()))
     n = found.groupby(["model", "task"])["doc_id"].nunique().min()
     detail = f"{told(parts, factor)}; of {len(parts)} estimates {lower} and of their intervals {apart} wholly below 1"
