@@ -12,11 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny
+from pocket import true_text
 from scipy import stats as st
 
 from jot import stats
 from jot.errors import UserError
-from jot.paper import bound, true_text
+from jot.paper import bound
+from jot.runs.parameters import NotebookError
 
 NAME = "07_flip_bound"
 SMALL = bound.mixture(4)
@@ -41,13 +43,17 @@ def brute(process: bound.Process, context: list[int]) -> np.ndarray:
     return out / out.sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize("process", [SMALL, bound.chain(4), bound.attaining(9.0)])
-def test_posteriors_are_sums_over_sequences(process):
+def check_posteriors(process: bound.Process) -> None:
     assert process.joint.sum() == pytest.approx(1)
     for context in itertools.product(range(process.size + 1), repeat=process.length):
         row = process.table[process.code(np.array(context))]
         with np.errstate(invalid="ignore"):
             np.testing.assert_allclose(row, brute(process, list(context)), atol=1e-12)
+
+
+@pytest.mark.parametrize("process", [SMALL, bound.chain(4)])
+def test_posteriors_are_sums_over_sequences(process):
+    check_posteriors(process)
 
 
 def flip_probability(process: bound.Process, tau: float, temperature: float = 1.0) -> tuple[float, float, float]:
@@ -77,16 +83,6 @@ def flip_probability(process: bound.Process, tau: float, temperature: float = 1.
                 if x[i] in chosen:
                     pair, twice, flip = pair + mass, twice + 2 * q * mass, flip + flipped * mass
     return flip / pair, twice / pair, pair / commit
-
-
-def test_decoders_and_their_laws():
-    for rule in (bound.one, bound.two, bound.exits):
-        law = bound.law(SMALL, rule)
-        assert law.sum() == pytest.approx(1)
-        counts = bound.decoded(SMALL, rule, 20_000, np.random.default_rng(2))
-        kept = law > 2e-3
-        assert abs(counts[kept] / 20_000 - law[kept]).max() < 0.015 and not counts[law == 0].any()
-        assert np.allclose(law, SMALL.joint) == (rule is bound.one)
 
 
 # --- layer b: following true text ---------------------------------------------------------------------------
@@ -221,23 +217,25 @@ def quick(monkeypatch):
 
 def test_measuring_from_the_command_line(tmp_path, capsys, quick):
     """Both files, read back by model, task and limit; what is not there is left out, what is torn is refused."""
-    folder, out = tiny.build(tmp_path / "pocket-dream", "dream"), tmp_path / "out"
+    folder, out = tiny.build(tmp_path / "pocket-dream", "dream"), tmp_path / "flip_bound"
     words = ["--models", str(folder), "--tasks", "pocket_gsm8k", "--documents", "2", "--device", "cpu"]
     assert true_text.main([*words, "--out", str(out)]) == 0
     assert "pocket_gsm8k" in capsys.readouterr().out
-    [(frame, meta)] = true_text.read(out, true_text.SINGLE, ["pocket-llada", "pocket-dream"])
+    space, _ = cells.run(NAME, until="load-text", store=str(tmp_path))
+    [(frame, meta)] = space["measured"]
     assert (meta["model"], meta["documents"], len(meta["ids"]), meta["split"]) == ("pocket-dream", 2, 2, "dev")
     assert sum(meta["held"]) == meta["positions"] and set(frame["document"]) <= {0, 1}
     assert (frame["truth"] < 2048).all() and (frame["reveals"] >= frame["step"]).all()
-    [(sets, about)] = true_text.read(out, true_text.JOINT)
+    [(sets, about)] = space["together"]
     assert about["thresholds"] == list(true_text.SETS["pocket_gsm8k"]) and set(sets["tau"]) <= {0}
     assert sum(c["exits"] for c in about["counts"]) >= len(sets)
-    [(fewer, meta)] = true_text.read(out, true_text.SINGLE, limit=1)
+    fewer, meta = cells.run(NAME, until="load-text", store=str(tmp_path), limit=1)[0]["measured"][0]
     assert meta["documents"] == 1 and meta["positions"] == meta["held"][0] and set(fewer["document"]) <= {0}
-    assert true_text.read(out, true_text.SINGLE, ["pocket-llada"]) == true_text.read(tmp_path, true_text.SINGLE) == []
+    for other in ({"models": ["pocket-llada"]}, {"store": str(folder)}):
+        assert cells.run(NAME, until="load-text", **{"store": str(tmp_path), **other})[0]["measured"] == []
     (out / true_text.SINGLE).write_bytes(b"PAR1 cut short")
-    with pytest.raises(UserError, match=r"true_text\.parquet cannot be read"):
-        true_text.read(out, true_text.SINGLE)
+    with pytest.raises(NotebookError, match=r"true_text\.parquet cannot be read"):
+        cells.run(NAME, until="load-text", store=str(tmp_path))
 
 
 # --- the notebook on made-up records ------------------------------------------------------------------------
@@ -331,12 +329,24 @@ def test_the_bound_is_attained_and_the_corollary_covers(page):
     assert (scaled[scaled["temperature"] == 1]["epsilon"] == 0).all()
 
 
+def test_decoders_and_their_laws(page):
+    space, _ = page
+    check_posteriors(space["attaining"](9.0))
+    for rule in (bound.one, space["two_at_once"], space["in_parallel"]):
+        law = bound.law(SMALL, rule)
+        assert law.sum() == pytest.approx(1)
+        counts = space["draws"](SMALL, rule, 20_000, np.random.default_rng(2))
+        kept = law > 2e-3
+        assert abs(counts[kept] / 20_000 - law[kept]).max() < 0.015 and not counts[law == 0].any()
+        assert np.allclose(law, SMALL.joint) == (rule is bound.one)
+
+
 def test_the_order_lemma(page):
     found = page[0]["order"].set_index(page[0]["order"]["decoder"].str.split().str[0])
     assert found.loc["one", "p"] > 1e-4 and found.loc["argmax", "p"] < 1e-12 > found.loc["two", "p"]
     assert found.loc["one", "law"] < 1e-12 < found.loc["one", "variation"]
     assert found.loc["one", "low"] < 1e-3 < found.loc["argmax", "low"]
-    law, process = bound.law(SMALL, bound.exits), SMALL
+    law, process = bound.law(SMALL, page[0]["in_parallel"]), SMALL
     assert found.loc["argmax", "law"] == pytest.approx(abs(law - process.joint).sum() / 2)
 
 

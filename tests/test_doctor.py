@@ -12,9 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import tiny
 import torch
 
+import jot.records
 from jot import cli
+from jot.errors import UserError
 from jot.reproduce import doctor
 from jot.reproduce.doctor import Result
 
@@ -155,27 +158,31 @@ def test_the_hub(monkeypatch) -> None:
 
 
 @needs_records
-def test_a_few_recorded_samples_are_decoded_again(monkeypatch) -> None:
-    """At least one sample a model, however little time there is; another token or prompt is told."""
+def test_a_few_recorded_samples_are_decoded_again(monkeypatch, tmp_path: Path) -> None:
+    """At least one sample a model, however little time there is; another token is told, other weights are refused."""
     found = list(doctor.decoding(0.0, "cpu"))
     assert [result.ok for result in found] == [True, True]
     assert all("1 of 1 samples with the recorded tokens" in result.found for result in found)
 
-    module = sys.modules["jot.decode"]  # the name jot.decode is the function's
-    real = module.decode
+    real = jot.records.load_store
     monkeypatch.setattr(doctor, "MODELS", ("pocket-llada",))
 
-    def other(*args, **kwargs):
-        out = real(*args, **kwargs)
-        out.generated[0] += 1
-        return out
+    def other(*where):
+        known = real(*where)
+        for recorded in known.values():
+            recorded.frame = recorded.frame.assign(generated=[x + 1 for x in recorded.frame["generated"]])
+        return known
 
-    monkeypatch.setattr(module, "decode", other)
+    monkeypatch.setattr(jot.records, "load_store", other)
     found = only(doctor.decoding(0.0, "cpu"))
     assert found.ok is False and "0 of 1 samples" in found.found and "make test" in found.advice
-    monkeypatch.setattr("jot.tasks.prompts.prompt_text", lambda task, doc: "another prompt")
-    found = only(doctor.decoding(0.0, "cpu"))
-    assert found.ok is False and "is not the recorded one" in found.found
+    (tmp_path / "data" / "models").mkdir(parents=True)
+    tiny.build(tmp_path / "data" / "models" / "pocket-llada", "llada")
+    for name in ("records", "tasks"):
+        (tmp_path / "data" / name).symlink_to(ROOT / "data" / name)
+    monkeypatch.setenv("JOT_HOME", str(tmp_path))
+    with pytest.raises(UserError, match="are not those of the records"):
+        list(doctor.decoding(0.0, "cpu"))
 
 
 def test_it_runs_where_nothing_is_installed(tmp_path: Path) -> None:

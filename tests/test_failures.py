@@ -14,7 +14,6 @@ from scipy import stats as st
 
 from jot.errors import UserError
 from jot.paper import criteria
-from jot.paper import modes as failure_modes
 from jot.records import natural
 from jot.runs import frames
 from jot.runs.grid import Point
@@ -29,6 +28,13 @@ DOC = {
     "final": "17",
     "intermediates": ["24", "12", "17"],
 }
+
+
+@pytest.fixture(scope="module")
+def space():
+    """The functions of the notebook's cells."""
+    found, _ = notebook.run(NAME, until="labels", limit=30)
+    return found
 
 
 # --- modes --------------------------------------------------------------------------------------------------
@@ -50,13 +56,13 @@ DOC = {
         ("5 / 0 = 0. #### 0", "other"),
     ],
 )
-def test_mode(text, expected):
-    assert failure_modes.mode(text, DOC) == expected
+def test_mode(space, text, expected):
+    assert space["mode_of"](text, DOC) == expected
 
 
-def test_faults_are_counted_one_by_one():
-    solution = failure_modes.worked(DOC)
-    count = lambda text, answer: failure_modes.faults(failure_modes.chain(text), answer, solution)  # noqa: E731
+def test_faults_are_counted_one_by_one(space):
+    _, *solution = space["worked"](DOC)
+    count = lambda text, answer: space["faults"](space["chain"](text), answer, *solution)  # noqa: E731
     assert count("4 * 6 = 24. 24 / 2 = 12. 12 + 5 = 17.", 17) == 0
     assert count("4 * 6 = 24. 24 / 2 = 12. 12 + 5 = 18.", 18) == 1  # does not hold
     assert count("4 * 6 = 24. 24 / 2 = 12. 13 + 5 = 18.", 18) == 1  # 13 is from nowhere
@@ -65,40 +71,29 @@ def test_faults_are_counted_one_by_one():
     assert count("", None) == 4
 
 
-def test_worked_solutions_of_the_real_benchmark():
+def test_worked_solutions_of_the_real_benchmark(space):
     doc = {"question": "Natalia sold 48 clips.", "answer": "She sold 48/2 = <<48/2=24>>24 clips.\n#### 1,072"}
-    solution = failure_modes.worked(doc)
-    assert (solution.final, solution.values) == (1072, (24,)) and 48 in solution.given
+    final, values, given = space["worked"](doc)
+    assert (final, values) == (1072, [24]) and 48 in given
 
 
-def test_documents_of_the_real_benchmark_have_the_ids_of_its_records(tmp_path):
+def test_documents_of_the_real_benchmark_have_the_ids_of_its_records(space, tmp_path):
     doc = {"question": "Natalia sold 48 clips.", "answer": "She sold 48/2 = <<48/2=24>>24 clips.\n#### 1,072"}
     (tmp_path / "test.jsonl").write_text(json.dumps(doc))
-    found = failure_modes.documents("gsm8k", tmp_path)
+    found = space["documents"]("gsm8k", tmp_path)
     assert found == {"gsm8k/test/0": {**doc, "id": "gsm8k/test/0", "final": "1072"}}
 
 
-def test_find_marks_right_answers():
-    frame = pd.DataFrame({"doc_id": ["a", "b"], "text": ["#### 12", "x"], "score": [0.0, 1.0]})
-    assert failure_modes.find(frame, {"a": DOC, "b": DOC}).to_dict() == {"a": "anchor", "b": "right"}
+def test_find_marks_right_answers(space):
+    frame = pd.DataFrame({"text": ["#### 12", "x"], "score": [0.0, 1.0]}, index=["a", "b"])
+    assert space["find"](frame, {"a": DOC, "b": DOC}).to_dict() == {"a": "anchor", "b": "right"}
 
 
-def test_documents_are_refused_in_a_sentence():
+def test_documents_are_refused_in_a_sentence(space):
     with pytest.raises(NotebookError, match="no worked solutions"):
-        failure_modes.documents("pocket_mmlu")
+        space["documents"]("pocket_mmlu")
     with pytest.raises(NotebookError, match="documents of gsm8k are needed"):
-        failure_modes.documents("gsm8k")
-    with pytest.raises(NotebookError, match="check it out"):
-        failure_modes.labels("nowhere.csv")
-
-
-def test_kappa_by_hand():
-    pairs = (
-        [("branch", "branch")] * 20 + [("branch", "other")] * 5 + [("other", "branch")] * 10 + [("other", "other")] * 15
-    )
-    frame = pd.DataFrame(pairs, columns=["label", "found"])
-    assert failure_modes.kappa(frame).value == pytest.approx((0.7 - 0.5) / (1 - 0.5))  # Cohen's textbook table
-    assert np.isnan(failure_modes.kappa(frame[frame["label"] == frame["found"]].query("label == 'other'")).value)
+        space["documents"]("gsm8k")
 
 
 # How many wrong outputs were drawn for labelling, per model: full decoding, JoT at its default, JoT at a third of it.
@@ -124,23 +119,22 @@ def drawn(traced: pd.DataFrame) -> list[tuple[str, str, float | None]]:
     return found
 
 
-def test_labels_are_complete(root):
+def test_labels_are_complete(space):
     """Fifty outputs, known modes, and of every text the finder can say something."""
-    frame = failure_modes.labels(root / failure_modes.LABELS)
+    frame, modes = space["labels"], set(space["MEANING"])
     sizes = {model: sum(size for _, size in groups) for model, groups in LABELLED.items()}
     assert frame["model"].value_counts().to_dict() == sizes and sum(sizes.values()) == 50
-    assert set(frame["label"]) <= set(failure_modes.MODES) and (frame["note"].str.len() > 0).all()
+    assert set(frame["label"]) <= modes and (frame["note"].str.len() > 0).all()
     assert not frame.duplicated(["doc_id", "model"]).any()
     assert (frame["tau"].isna() == (frame["method"] == "full")).all()
-    found = failure_modes.labelled(frame, failure_modes.documents(TASK))
-    assert set(found["found"]) <= set(failure_modes.MODES)
+    assert set(frame["found"]) <= modes
 
 
-def test_labels_are_the_fixed_sample(root):
+def test_labels_are_the_fixed_sample(root, space):
     folder = root / "data" / "records" / "traces"
     if not folder.is_dir():
         pytest.skip("no traced runs")
-    frame = failure_modes.labels(root / failure_modes.LABELS)
+    frame = space["labels"]
     traced = frames.samples(frames.runs(folder, task=TASK).query("rest == ''"), folder, ["score"])
     assert [(r.doc_id, r.model, None if np.isnan(r.tau) else r.tau) for r in frame.itertuples()] == drawn(traced)
 
@@ -214,7 +208,7 @@ def test_tables_by_hand(tmp_path):
     assert set(rules["Of all answer tokens, %"]) == {"33.3"}
     assert shown(gave, "examples")["Mode"].tolist() == ["other"]
     modes = shown(gave, "modes").set_index(["Run", "Mode"])
-    assert modes.loc[("Full decoding", f"other\n{failure_modes.MEANING['other']}"), "Documents"] == "3"
+    assert modes.loc[("Full decoding", f"other\n{space['MEANING']['other']}"), "Documents"] == "3"
     assert shown(gave, "checks")[""].tolist()[:4] == ["holds"] * 4
     assert "further seeds is not recorded" in gave["noise"][-1].text
     for table in (x for results in gave.values() for x in results if hasattr(x, "caption")):
@@ -234,13 +228,6 @@ def test_noise_without_a_choice_is_no_evidence(tmp_path):
         for name in ("outcomes", "agreement"):
             row = shown(gave, name).set_index("Run").loc["full, seed 1"]
             assert row.str.contains("no draw had a choice").sum() == (3 if margin == 0.25 else 0)
-
-
-@pytest.fixture(scope="module")
-def space():
-    """The functions of the notebook's cells."""
-    found, _ = notebook.run(NAME, until="trend", limit=30)
-    return found
 
 
 def test_groups_never_part_equal_steps(space):

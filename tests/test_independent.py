@@ -22,7 +22,6 @@ import pytest
 from scipy.stats import binom, binomtest, norm
 
 from jot import stats
-from jot.paper import modes as failure_modes
 from jot.records.pack import pack
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -366,10 +365,9 @@ def test_failure_analysis_as_recorded(model, tau, tmp_path):
 
 
 def test_the_finders_kappa():
-    frame = failure_modes.labels(ROOT / failure_modes.LABELS)
-    frame = failure_modes.labelled(frame, failure_modes.documents("pocket_gsm8k"))
-    table = np.array([[((frame["label"] == x) & (frame["found"] == y)).mean() for y in failure_modes.MODES]
-                      for x in failure_modes.MODES])  # fmt: skip
+    space, _ = cells.run("06_failure_analysis", until="labels", limit=30)
+    frame, modes = space["labels"], space["MEANING"]
+    table = np.array([[((frame["label"] == x) & (frame["found"] == y)).mean() for y in modes] for x in modes])
     rows, columns = table.sum(1), table.sum(0)
     agree, chance = np.trace(table), rows @ columns
     kappa = (agree - chance) / (1 - chance)
@@ -378,5 +376,4 @@ def test_the_finders_kappa():
     off = sum(table[i, j] * (columns[i] + rows[j]) ** 2 for i in range(len(table)) for j in range(len(table)) if i != j)
     variance = first_term + (1 - kappa) ** 2 * off - (kappa - chance * (1 - kappa)) ** 2
     error = math.sqrt(variance / len(frame)) / (1 - chance)
-    shown = failure_modes.kappa(frame)
-    close(shown, (kappa, kappa - Z * error, min(1.0, kappa + Z * error)), 1e-8)
+    close(space["kappa"], (kappa, kappa - Z * error, min(1.0, kappa + Z * error)), 1e-8)

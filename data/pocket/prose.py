@@ -14,7 +14,11 @@ import lzma
 import random
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import numpy as np
+import pandas as pd
 
 from pocket.paths import TASKS
 
@@ -107,14 +111,37 @@ def _train_ngrams(n: int) -> frozenset[int]:
     return frozenset(hash(gram) for text in split_documents("train") for gram in _ngrams(text, n))
 
 
-def copy_rate(texts: list[str], n: int = 8) -> float:
-    """Share of the n-grams of words in the texts that occur verbatim in train (case and punctuation aside).
+def _runs(texts: Iterable[str], n: int) -> tuple[np.ndarray, np.ndarray]:
+    """A number for every run of n words of the texts, case and punctuation aside, and the text that it stands in."""
+    words = [re.findall(r"[a-z0-9']+", text.lower()) for text in texts]
+    sizes = [len(x) for x in words]
+    hashed = pd.util.hash_array(np.array([word for x in words for word in x], dtype=object))
+    owner, end = np.repeat(np.arange(len(words)), sizes), np.repeat(np.cumsum(sizes, dtype=int), sizes)
+    first = np.flatnonzero(np.arange(len(hashed)) + n <= end)
+    weights = [np.uint64(0x9E3779B97F4A7C15**i % 2**64) for i in range(n)]
+    return sum((hashed[first + i] * weight for i, weight in enumerate(weights)), np.uint64(0)), owner[first]
 
-    Returns nan if no text has n words.
+
+@functools.cache
+def _train_runs(n: int) -> np.ndarray:
+    return _runs(split_documents("train"), n)[0]
+
+
+def copied(texts: Sequence[str], n: int = 8) -> np.ndarray:
+    """Per text, how many of its runs of n words stand verbatim in train (case and punctuation aside), (k, 2).
+
+    The second column is the number of runs.
     """
-    train = _train_ngrams(n)
-    grams = [gram for text in texts for gram in _ngrams(text, n)]
-    return sum(hash(gram) in train for gram in grams) / len(grams) if grams else float("nan")
+    of, each = pd.factorize(np.asarray(texts, dtype=object))  # many texts are the same
+    found, owner = _runs(each, n)
+    hits = pd.Series(found).isin(_train_runs(n)).to_numpy()
+    return np.stack([np.bincount(owner[at], minlength=len(each)) for at in (hits, slice(None))], axis=1)[of]
+
+
+def copy_rate(texts: Sequence[str], n: int = 8) -> float:
+    """Share of the runs of n words of all texts that are ``copied``; nan if no text has n words."""
+    hits, runs = copied(texts, n).sum(0).tolist()
+    return hits / runs if runs else float("nan")
 
 
 def build_addresses(folder: Path, out: Path = ADDRESSES) -> None:

@@ -110,17 +110,6 @@ def chain(length: int = 6) -> Process:
     return Process(np.ones(1), np.array([[0.7, 0.25, 0.05]]), step, length)
 
 
-def attaining(tau: float) -> Process:
-    """Two tokens whose first one attains the bound: its share q = 1 / (1 + tau) goes to 1/2 or to 0, nothing else.
-
-    The second token is 1 always if the first is the runner-up (1), and with chance 1 / tau if it is the leader (0);
-    seen as 1 it makes both equally likely, which happens with probability 2q.
-    """
-    q = 1 / (1 + tau)
-    step = np.array([[[1 - 1 / tau, 1 / tau], [0.0, 1.0]]])
-    return Process(np.ones(1), np.array([[1 - q, q]]), step, 2)
-
-
 # --- trials: one position stays masked, the others are revealed one by one -----------------------------------------
 
 
@@ -205,10 +194,9 @@ def commits(trials: Trials, tau: float, temperature: float = 1.0) -> pd.DataFram
 # --- decoders: which positions are committed now by a draw, and which by the argmax -------------------------------
 
 Rule = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-READY = 3.0  # threshold of the decoder that commits argmaxes in parallel
 
 
-def _best(posterior: np.ndarray, masked: np.ndarray, k: int) -> np.ndarray:
+def best(posterior: np.ndarray, masked: np.ndarray, k: int) -> np.ndarray:
     """The k most confident masked positions of each row, bool ``[n, length]``; ties go to the lowest position."""
     order = np.argsort(-np.where(masked, posterior.max(-1), -1.0), axis=1, kind="stable")
     return masked & (np.argsort(order, axis=1, kind="stable") < k)
@@ -216,31 +204,7 @@ def _best(posterior: np.ndarray, masked: np.ndarray, k: int) -> np.ndarray:
 
 def one(posterior: np.ndarray, masked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The most confident position, sampled: the order adapts to what was revealed, the lemma's decoder."""
-    return _best(posterior, masked, 1), np.zeros_like(masked)
-
-
-def two(posterior: np.ndarray, masked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The two most confident positions at once, each sampled from its own conditional."""
-    return _best(posterior, masked, 2), np.zeros_like(masked)
-
-
-def exits(posterior: np.ndarray, masked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Argmax wherever the ratio reaches ``READY``, in parallel; beside it the most confident position, sampled."""
-    ranked = np.sort(posterior, axis=-1)
-    ready = masked & (ranked[..., -1] >= READY * ranked[..., -2])
-    return _best(posterior, masked, 1) & ~ready, ready
-
-
-def decoded(process: Process, rule: Rule, n: int, rng: np.random.Generator) -> np.ndarray:
-    """How often each of ``process.sequences`` is decoded from nothing in ``n`` draws."""
-    context = np.full((n, process.length), process.mask)
-    while (masked := context == process.mask).any():
-        posterior = process.table[process.code(context)]
-        draw, greedy = rule(posterior, masked)
-        below = rng.random((n, process.length, 1)) >= posterior.cumsum(-1)[..., :-1]
-        context = np.where(draw, below.sum(-1), np.where(greedy, posterior.argmax(-1), context))
-    index = np.ravel_multi_index(tuple(context.T), (process.size,) * process.length)
-    return np.bincount(index, minlength=len(process.joint))
+    return best(posterior, masked, 1), np.zeros_like(masked)
 
 
 def law(process: Process, rule: Rule) -> np.ndarray:

@@ -35,32 +35,43 @@ MARGIN = stats.MARGIN
 Judged = tuple[str, str]  # status, detail
 
 
-def status(complete: bool, seen: bool, unseen: bool) -> str:
-    """The word for a criterion, from whether all of its runs are recorded and which of its halves is met."""
-    if not complete:
-        return NOT_SHOWN
-    if bool(seen) == bool(unseen):
-        return UNDECIDED
-    return SEEN if seen else NOT_SEEN
-
-
 def judged(complete: bool, seen: bool, unseen: bool, detail: str) -> Judged:
-    """``status`` and its numbers, with a word where the two halves contradict each other."""
-    return status(complete, seen, unseen), detail + ("; both criteria are met" if complete and seen and unseen else "")
+    """The word for a criterion, and its numbers.
+
+    Args:
+        complete: whether all of its runs are recorded.
+        seen, unseen: which of its halves is met.
+    """
+    if not complete:
+        return NOT_SHOWN, detail
+    if seen and unseen:
+        return UNDECIDED, f"{detail}; both criteria are met"
+    return SEEN if seen else NOT_SEEN if unseen else UNDECIDED, detail
 
 
-def spell(estimate: stats.Estimate | None, unit: str = "") -> str:
-    """``-1.2 [-2.0, -0.4]`` for points, ``4.21× [4.10, 4.33]`` for factors, or that it is not recorded."""
-    if estimate is None:
-        return "not recorded"
-    if unit == "×":
-        return show.interval(*estimate, digits=2, unit=unit, gap=" ")
-    return show.interval(*estimate, sign="+", gap=" ") + unit
+def points(estimate: stats.Estimate) -> str:
+    """``-1.2 [-2.0, -0.4]``."""
+    return show.interval(*estimate, sign="+", gap=" ")
 
 
-def told(parts: Mapping[str, stats.Estimate | None], unit: str = "") -> str:
+def times(estimate: stats.Estimate) -> str:
+    """``4.21× [4.10, 4.33]``."""
+    return show.interval(*estimate, digits=2, unit="×", gap=" ")
+
+
+def factor(estimate: stats.Estimate) -> str:
+    """``0.996 [0.975, 1.015]``."""
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*estimate)
+
+
+def exact(estimate: stats.Estimate) -> str:
+    """``+0.0012 [-0.0005, +0.0029]``."""
+    return "{:+.4f} [{:+.4f}, {:+.4f}]".format(*estimate)
+
+
+def told(parts: Mapping[str, stats.Estimate], spell: Callable = points, unit: str = "") -> str:
     """Each part after its name, if it has one."""
-    return "; ".join(f"{name} {spell(part, unit)}".strip() for name, part in parts.items())
+    return "; ".join(f"{name} {spell(part)}{unit}".strip() for name, part in parts.items())
 
 
 class NotRecorded(LookupError):
@@ -141,13 +152,9 @@ class Evidence:
         one, two = self.pair(model, task, name, other)
         return stats.ratio_of_ratios(one["configured_steps"], one["steps"], two["configured_steps"], two["steps"])
 
-    def differences(self, wanted: Mapping[str, tuple[str, str, str, str]]) -> dict[str, stats.Estimate | None]:
-        """By name; None for what is not recorded."""
-        found: dict[str, stats.Estimate | None] = dict.fromkeys(wanted)
-        for name, key in wanted.items():
-            with suppress(NotRecorded):
-                found[name] = self.difference(*key)
-        return found
+    def differences(self, keys: Mapping[str, tuple[str, str, str, str]]) -> dict[str, stats.Estimate]:
+        """By name."""
+        return {name: self.difference(*key) for name, key in keys.items()}
 
 
 def named(method: str, model: str, **settings: object) -> str:
@@ -188,23 +195,24 @@ def below(bound: float) -> Callable[[stats.Estimate], bool]:
 KEPT, LOST = above(-MARGIN), below(-MARGIN)
 
 
+def each(
+    parts: Mapping[str, stats.Estimate], seen: Callable, unseen: Callable, spell: Callable = points, unit: str = ""
+) -> Judged:
+    """Seen where each part is, not seen where any is not."""
+    return judged(True, all(map(seen, parts.values())), any(map(unseen, parts.values())), told(parts, spell, unit))
+
+
 def differ(
     name: str, keys: Mapping[str, tuple[str, str, str, str]], seen: Callable, unseen: Callable,
     confirm: bool = False, unit: str = "",
 ) -> None:  # fmt: skip
-    """Enters a criterion on differences of scores: seen where each is, not seen where any is not.
+    """Enters a criterion on differences of scores, by ``each``.
 
     Args:
         keys: by name for the detail: model, task, the run and the other.
         confirm: on the confirm split.
     """
-
-    def rule(at: Evidence) -> Judged:
-        parts = (at.confirm if confirm else at).differences(keys)
-        known = [part for part in parts.values() if part]
-        return judged(len(known) == len(parts), all(map(seen, known)), any(map(unseen, known)), told(parts, unit))
-
-    CRITERIA[name] = rule
+    CRITERIA[name] = lambda at: each((at.confirm if confirm else at).differences(keys), seen, unseen, unit=unit)
 
 
 def pairs(
@@ -242,19 +250,20 @@ def main_claims(compared: pd.DataFrame, control: Mapping[str, Mapping]) -> pd.Da
     harmed = [one["p"] < 0.01 and one["difference"] < 0 for one in harm.values()]
     losses = "; ".join(f"{m}: {one['difference']:+.1f} points, p = {one['p']:.1g}" for m, one in harm.items())
     whole = len(compared) == len(MODELS) * len(TASKS)
-    rows = [
-        ("Scores stay within the margin on most benchmarks", whole, passed.sum() >= 5, worse >= 4,
-         f"{passed.sum()} of {len(compared)} lose less, {worse} more, by interval; {informs.sum()} can inform, "
-         f"{(passed & informs).sum()} of these lose less"),
-        ("Fewer steps on every benchmark", whole, faster.all(), (compared["speedup_high"] < 1.05).any(),
-         f"{faster.sum()} of {len(compared)} lower limits above 1"),
-        ("Most of all on long generations", whole, all(apart), any(turned),
-         f"intervals apart in {sum(apart)} of {len(apart)} models"),
-        ("Too low a threshold does harm (positive control, dev)", len(harm) == len(MODELS), all(harmed),
-         not any(harmed), losses),
-    ]  # fmt: skip
-    return pd.DataFrame([(claim, status(*halves), detail) for claim, *halves, detail in rows],
-                        columns=["claim", "status", "detail"])  # fmt: skip
+    rows = {
+        "Scores stay within the margin on most benchmarks": judged(
+            whole, passed.sum() >= 5, worse >= 4,
+            f"{passed.sum()} of {len(compared)} lose less, {worse} more, by interval; {informs.sum()} can inform, "
+            f"{(passed & informs).sum()} of these lose less"),
+        "Fewer steps on every benchmark": judged(
+            whole, faster.all(), (compared["speedup_high"] < 1.05).any(),
+            f"{faster.sum()} of {len(compared)} lower limits above 1"),
+        "Most of all on long generations": judged(
+            whole, all(apart), any(turned), f"intervals apart in {sum(apart)} of {len(apart)} models"),
+        "Too low a threshold does harm (positive control, dev)": judged(
+            len(harm) == len(MODELS), all(harmed), not any(harmed), losses),
+    }  # fmt: skip
+    return pd.DataFrame([(claim, *found) for claim, found in rows.items()], columns=["claim", "status", "detail"])
 
 
 # --- single differences of scores ---------------------------------------------------------------------------
@@ -311,7 +320,7 @@ differ("order-kept", pairs(lambda m: ("jot stop_at_eos=True", "full stop_at_eos=
 def klass_slow(at: Evidence) -> Judged:
     gap = at.difference(DREAM, GSM8K, "klass", "full")
     slow, fast = (at.speedup(DREAM, GSM8K, name) for name in ("klass", "jot"))
-    detail = f"KLASS minus full {spell(gap)}; speedups {spell(slow, '×')} against {spell(fast, '×')} of JoT"
+    detail = f"KLASS minus full {points(gap)}; speedups {times(slow)} against {times(fast)} of JoT"
     return judged(True, KEPT(gap) and slow.high < fast.low, LOST(gap) or slow.low > fast.high, detail)
 
 
@@ -335,16 +344,11 @@ def threshold_speed(at: Evidence) -> Judged:
     return judged(True, falls == len(speeds), apart > 0, detail)
 
 
-def _factor(ratio: stats.Estimate) -> str:
-    return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
-
-
 @criterion
 def spatial_speed(at: Evidence) -> Judged:
     wide = jot(DREAM, gamma=0.9, window=16)
-    parts = {task: at.ratio(DREAM, task, wide, bare(DREAM, 90)) for task in LONG}
-    detail = "; ".join(f"{task}: ratio of speedups {_factor(e)}" for task, e in parts.items())
-    return judged(True, all(map(above(1), parts.values())), any(map(below(1), parts.values())), detail)
+    parts = {f"{task}: ratio of speedups": at.ratio(DREAM, task, wide, bare(DREAM, 90)) for task in LONG}
+    return each(parts, above(1), below(1), factor)
 
 
 @criterion
@@ -353,14 +357,14 @@ def spatial_matched_speed(at: Evidence) -> Judged:
     speeds = {tau: at.speedup(DREAM, GSM8K, bare(DREAM, tau)).value for tau in TAUS}
     tau = min(TAUS, key=lambda tau: abs(speeds[tau] - fast))
     e = at.difference(DREAM, GSM8K, "jot", bare(DREAM, tau))
-    detail = f"{spell(e)} points; {fast:.1f}× with, {speeds[tau]:.1f}× at τ = {tau} without"
+    detail = f"{points(e)} points; {fast:.1f}× with, {speeds[tau]:.1f}× at τ = {tau} without"
     return judged(True, e.low > 0, e.high < 0, detail)
 
 
 @criterion
 def spatial_default(at: Evidence) -> Judged:
     e, ratio = (ask(DREAM, GSM8K, "jot", bare(DREAM, 90)) for ask in (at.difference, at.ratio))
-    detail = f"{spell(e)} points, ratio of speedups {_factor(ratio)}"
+    detail = f"{points(e)} points, ratio of speedups {factor(ratio)}"
     return judged(True, KEPT(e) and e.high < MARGIN and ratio.low > 1, LOST(e) or ratio.high < 1, detail)
 
 
@@ -391,14 +395,14 @@ def after_exit(at: Evidence) -> Judged:
     within = sum(-MARGIN < e.low and e.high < MARGIN for e in found)
     beyond = sum(e.low > MARGIN or e.high < -MARGIN for e in found)
     widest = max(found, key=lambda e: abs(e.value))
-    detail = f"{within} of {len(found)} intervals within, {beyond} wholly beyond; largest {spell(widest)} points"
+    detail = f"{within} of {len(found)} intervals within, {beyond} wholly beyond; largest {points(widest)} points"
     return judged(True, within == len(found), beyond > 0, detail)
 
 
 @criterion
 def compose_horizon(at: Evidence) -> Judged:
     alone, cached = at.speedup(DREAM, HUMANEVAL, "jot"), at.speedup(DREAM, HUMANEVAL, IN_CACHE[DREAM])
-    detail = f"alone {spell(alone, '×')}; in the cache {spell(cached, '×')}"
+    detail = f"alone {times(alone)}; in the cache {times(cached)}"
     return judged(True, alone.low > cached.high, alone.high < cached.low, detail)
 
 
@@ -406,25 +410,21 @@ def compose_horizon(at: Evidence) -> Judged:
 def confirm_spatial(at: Evidence) -> Judged:
     near = {DREAM: 60, LLADA: 18}  # without spatial modulation about as fast as the default, on test
     parts = at.confirm.differences(pairs(lambda m: ("jot", bare(m, near[m])), LONG))
-    known = [part for part in parts.values() if part]
-    better, worse = sum(map(above(0), known)), sum(map(below(0), known))
-    return judged(len(known) == len(parts), better >= 2 and not worse, worse > 0, told(parts))
+    better, worse = sum(map(above(0), parts.values())), sum(map(below(0), parts.values()))
+    return judged(True, better >= 2 and not worse, worse > 0, told(parts))
 
 
 @criterion
 def confirm_tail(at: Evidence) -> Judged:
     """Both sides ended at their end of text: full decoding's steps over JoT's."""
     keys = pairs(lambda m: ("jot stop_at_eos=True", "full stop_at_eos=True"), LONG)
-    parts = {name: at.confirm.ratio(*key) for name, key in keys.items()}
-    seen, unseen = all(map(above(5), parts.values())), any(map(below(5), parts.values()))
-    return judged(True, seen, unseen, told(parts, "×"))
+    return each({name: at.confirm.ratio(*key) for name, key in keys.items()}, above(5), below(5), times)
 
 
 @criterion
 def price_parallel(at: Evidence) -> Judged:
     parts = at.confirm.differences(pairs(lambda m: ("jot stop_at_eos=True", "jot max_commits=1 stop_at_eos=True")))
-    known = [part for part in parts.values() if part]
-    return judged(len(known) == len(parts), all(map(below(0), known)), all(map(above(-1), known)), told(parts))
+    return judged(True, all(map(below(0), parts.values())), all(map(above(-1), parts.values())), told(parts))
 
 
 # --- time ---------------------------------------------------------------------------------------------------
@@ -441,27 +441,27 @@ def wallclock_below(at: Evidence) -> Judged:
     except NotebookError:
         raise NotRecorded("the timings of the embedded pair") from None
     raw = raw[raw["machine"] == "CPU"]
-    raw = raw if at.limit is None or raw.empty else timing.first(raw, at.limit)
     if raw.empty:
         raise NotRecorded("timings of the embedded pair on a CPU")
+    raw = raw if at.limit is None else timing.first(raw, at.limit)
     by = raw.groupby(["model", "task", "method", "doc_id"], sort=False)
-    found = by[["steps", "seconds", "cpu_seconds"]].median().reset_index()
-    n = found.groupby(["model", "task"])["doc_id"].nunique().min()
-    parts: dict[str, stats.Estimate | None] = {}
+    found = by[["steps", "seconds", "cpu_seconds"]].median().reset_index("doc_id")
+    parts = {}
     for model, task in itertools.product(MODELS, LONG):
-        here = found[(found["model"] == model) & (found["task"] == task)]
-        full, mine = (here[here["method"] == name].set_index("doc_id") for name in ("full", "jot"))
+        if missing := {(model, task, "full"), (model, task, "jot")} - set(found.index):
+            raise NotRecorded(f"timings of {' '.join(min(missing))}")
+        full, mine = (found.loc[[(model, task, name)]].set_index("doc_id") for name in ("full", "jot"))
         both = full.merge(mine, left_index=True, right_index=True, suffixes=("_full", ""))
-        sums = [both[name] for name in ("seconds_full", "seconds", "steps_full", "steps")]
-        parts[f"{model} {task}"] = None if both.empty else stats.ratio_of_ratios(*sums)
-    known = [part for part in parts.values() if part]
-    lower, apart = sum(part.value < 1 for part in known), sum(part.high < 1 for part in known)
-    detail = "; ".join(f"{name} {_factor(part) if part else 'not recorded'}" for name, part in parts.items())
-    detail += f"; of {len(parts)} estimates {lower} and of their intervals {apart} wholly below 1; n = {n} a task"
+        sums = (both[name] for name in ("seconds_full", "seconds", "steps_full", "steps"))
+        parts[f"{model} {task}"] = stats.ratio_of_ratios(*sums)
+    lower, apart = sum(part.value < 1 for part in parts.values()), sum(map(below(1), parts.values()))
+    n = found.groupby(["model", "task"])["doc_id"].nunique().min()
+    detail = f"{told(parts, factor)}; of {len(parts)} estimates {lower} and of their intervals {apart} wholly below 1"
+    detail += f"; n = {n} a task"
     if (ratio := found["seconds"].sum() / found["cpu_seconds"].sum()) > BUSY:
         return NOT_SHOWN, f"the machine was busy, clock over processor time {ratio:.1f}; {detail}"
     # "Below 1" is read as: the whole interval lies below; an estimate alone may do so by less than it is known to.
-    return judged(len(known) == len(parts), apart == len(known), all(part.low > 1 for part in known), detail)
+    return judged(True, apart == len(parts), all(map(above(1), parts.values())), detail)
 
 
 @criterion
@@ -471,10 +471,9 @@ def averaging_suffices(at: Evidence) -> Judged:
     for model, task in itertools.product(MODELS, LONG):
         configured, steps = (at.run(model, task, "jot")[name] for name in ("configured_steps", "steps"))
         ratio = configured / steps
-        parts[model, task] = stats.ratio_of_ratios(configured, steps, ratio, 0 * ratio + 1)
-    detail = "; ".join(f"{model} {task} {_factor(part)}" for (model, task), part in parts.items())
-    unseen = any(all(parts[model, task].low > 0.97 for task in LONG) for model in MODELS)
-    return judged(True, all(part.high < 0.91 for part in parts.values()), unseen, detail)
+        parts[f"{model} {task}"] = stats.ratio_of_ratios(configured, steps, ratio, 0 * ratio + 1)
+    unseen = any(all(parts[f"{model} {task}"].low > 0.97 for task in LONG) for model in MODELS)
+    return judged(True, all(map(below(0.91), parts.values())), unseen, told(parts, factor))
 
 
 # --- failures -----------------------------------------------------------------------------------------------
@@ -592,13 +591,9 @@ def kept(at: Evidence, name: str, by: str) -> tuple[dict[str, stats.Estimate], s
 
 def _fluent(parts: Mapping[str, stats.Estimate], note: str) -> Judged:
     rep, dist = parts["rep4"], parts["dist2"]
-    detail = f"Rep-4 {_exact(rep)}; Dist-2 {_exact(dist)}, {note}"
+    detail = f"{told({'Rep-4': rep, 'Dist-2': dist}, exact)}, {note}"
     seen = rep.high < REP_MARGIN and dist.low > DIST_MARGIN
     return judged(True, seen, rep.low > REP_MARGIN or dist.high < DIST_MARGIN, detail)
-
-
-def _exact(x: stats.Estimate) -> str:
-    return f"{x.value:+.4f} [{x.low:+.4f}, {x.high:+.4f}]"
 
 
 @criterion
@@ -606,7 +601,7 @@ def quality_kept(at: Evidence) -> Judged:
     parts, note = kept(at, f"jot {NO_END}", "prompts")
     with suppress(NotRecorded):  # the other reading of the paper's words: all of JoT takes the argmax
         greedy, _ = kept(at, "jot suppress_tokens=[2040] temperature=0 top_p=False", "prompts")
-        note += f"; were all of JoT greedy, Rep-4 {_exact(greedy['rep4'])}"
+        note += f"; were all of JoT greedy, Rep-4 {exact(greedy['rep4'])}"
     return _fluent(parts, note)
 
 

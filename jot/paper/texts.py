@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 import lzma
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -236,30 +235,3 @@ def _spoken(doc: Mapping) -> str:
     text = next(a["text"] for a in addresses() if (a["year"], a["president"]) == (doc["year"], doc["president"]))
     place = text.index(doc["text"])
     return text[place : place + 2 * len(doc["text"])]
-
-
-def _runs(strings: Iterable[str], n: int) -> tuple[np.ndarray, np.ndarray]:
-    """A number for every run of n words of these texts, case and punctuation aside, and the text that it stands in."""
-    words = [re.findall(r"[a-z0-9']+", text.lower()) for text in strings]
-    sizes = [len(x) for x in words]
-    hashed = pd.util.hash_array(np.array([word for x in words for word in x], dtype=object))
-    owner, end = np.repeat(np.arange(len(words)), sizes), np.repeat(np.cumsum(sizes, dtype=int), sizes)
-    first = np.flatnonzero(np.arange(len(hashed)) + n <= end)
-    weights = [np.uint64(0x9E3779B97F4A7C15**i % 2**64) for i in range(n)]
-    return sum((hashed[first + i] * weight for i, weight in enumerate(weights)), np.uint64(0)), owner[first]
-
-
-@lru_cache(maxsize=1)
-def _trained(n: int) -> np.ndarray:
-    return _runs([a["text"] for a in addresses() if a["split"] == "train"], n)[0]
-
-
-def copied(strings: Sequence[str], n: int = 8) -> np.ndarray:
-    """Per text, how many of its runs of n words stand verbatim in the prose the pocket models are trained on, (k, 2).
-
-    The second column is the number of runs.
-    """
-    of, each = pd.factorize(np.asarray(strings, dtype=object))  # many texts are the same
-    found, owner = _runs(each, n)
-    hits = pd.Series(found).isin(_trained(n)).to_numpy()
-    return np.stack([np.bincount(owner[at], minlength=len(each)) for at in (hits, slice(None))], axis=1)[of]

@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import shutil
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
@@ -26,14 +23,14 @@ from jot.errors import Parser, UserError
 from jot.models import home
 from jot.paper import criteria, show
 from jot.records import Recorded, load_store
-from jot.runs import live, notebooks, settings
+from jot.runs import live, notebooks
 from jot.runs.frames import folder as records_folder
 from jot.runs.frames import runs
 from jot.tasks import TASKS
 
 SECONDS = 360
-PILOT = 4  # documents per run that the time per document is estimated from
-MOST = 200  # documents per run at most: short answers would otherwise take all they can
+TOKENS = 256  # that each run is decoded again for in the first round; twice as many in each further one
+MOST = 200  # documents per run at most
 SMALL = 1e-3  # nats: a decision this close may fall either way on another machine
 METHODS = ["full", "jot", "prophet", "klass", "fastdllm"]
 
@@ -66,49 +63,42 @@ def total(parts: Iterable[Agreement]) -> Agreement:
 # --- decoding again -----------------------------------------------------------------------------------------
 
 
-class _OutOfTime(BaseException):
-    """Not an Exception, so that no handler on the way takes it for a failed sample."""
+def redecode(
+    known: Mapping[str, Recorded], counts: Mapping[str, int], store: Path, seconds: float, device: str | None = None
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Decode the first documents of recorded cells again, with traces, short answers first.
 
+    Args:
+        known: the records, by cell.
+        counts: documents of each cell; what ``store`` holds of them already is not decoded once more.
+        seconds: no cell is begun after so long.
 
-@contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Stops the body after ``seconds``; what it finished is in the store. Needs the main thread to work."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def stop(*_):
-        raise _OutOfTime
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.01))
-    try:
-        with contextlib.suppress(_OutOfTime):
-            yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def replay(cell: str, config: Mapping, model, limit: int, store: Path, progress: bool = False):
-    """Decode the first ``limit`` documents of a recorded configuration into ``store``, with traces.
+    Yields:
+        Each cell and its samples.
 
     Raises:
         UserError: the weights, prompts or code at hand make another cell of the same parameters.
     """
+    from jot.models import load
     from jot.runs.harness import evaluate
 
-    name = config["method"]["name"]
-    params = settings.parse(name, {key: value for key, value in config["method"].items() if key != "name"})
-    rule = settings.method_class(name)(**params)
-    how = {"split": config["split"], "limit": limit, "store": store, "seed": config["seed"], "trace": True}
-    summary = evaluate(model, config["task"], rule, **how, progress=progress, **config["decode"])
-    if summary.cell != cell:
-        raise UserError(
-            f"the weights or prompts of {config['model']} / {config['task']} are not those of the records "
-            f"({summary.cell} instead of {cell}); check out data/ anew"
-        )
-    return summary
+    begun, models = time.perf_counter(), {}
+    for cell in sorted(counts, key=lambda cell: TASKS[known[cell].meta["config"]["task"]].length):
+        if time.perf_counter() - begun >= seconds:
+            return
+        config = known[cell].meta["config"]
+        if config["model"] not in models:
+            models[config["model"]] = load(config["model"], dtype=config["dtype"], device=device)
+        settings = {**config["decode"], **config["method"]}
+        how = {"split": config["split"], "limit": counts[cell], "store": store, "seed": config["seed"], "trace": True}
+        summary = evaluate(models[config["model"]], config["task"], settings.pop("name"), **how, **settings,
+                           progress=sys.stderr.isatty())  # fmt: skip
+        if summary.cell != cell:
+            raise UserError(
+                f"the weights or prompts of {config['model']} / {config['task']} are not those of the records "
+                f"({summary.cell} instead of {cell}); check out data/ anew"
+            )
+        yield cell, summary.frame
 
 
 def chosen() -> pd.DataFrame:
@@ -121,43 +111,13 @@ def chosen() -> pd.DataFrame:
     return found.sort_values(["model", "task", "method"], key=lambda names: names.map(order)).set_index("cell")
 
 
-def redecode(found: pd.DataFrame, store: Path, seconds: float, say=print) -> None:
-    """Decode a share of every run again within ``seconds``; equal documents for all methods of a task.
-
-    A pilot of ``PILOT`` documents gives the time per document; the groups then share what time is left, the
-    cheap ones first, so that what they do not need goes to the long generations.
-    """
-    import jot.runs.harness  # noqa: F401  its imports take seconds that are not decoding
-    from jot.models import load
-
-    known = load_store(records_folder(), found.index)
-    groups = {key: list(group.index) for key, group in found.groupby(["model", "task"], sort=False)}
-    loaded = {model: load(model, dtype="float32") for model in dict.fromkeys(found["model"])}
-    cost: dict[tuple[str, str], float] = {}
-    begun = time.perf_counter()
-
-    def left() -> float:
-        return seconds - (time.perf_counter() - begun)
-
-    def decode(group: tuple[str, str], limit: int) -> None:
-        for cell in groups[group]:
-            if left() <= 0:
-                return
-            most = min(limit, known[cell].n)
-            summary = replay(cell, known[cell].meta["config"], loaded[group[0]], most, store, sys.stderr.isatty())
-            cost[group] = cost.get(group, 0) + summary.seconds_per_sample
-
-    with _time_limit(seconds):
-        for group in sorted(groups, key=lambda group: TASKS[group[1]].length):
-            decode(group, PILOT)
-            say(f"  [{seconds - left():4.0f} s] {' '.join(group)}: {PILOT} documents, {cost[group]:.2f} s each")
-        order = sorted(groups, key=lambda group: cost.get(group, 0))
-        for i, group in enumerate(order):
-            share = left() / (len(order) - i)
-            limit = int(min(MOST, PILOT + share / max(cost[group], 1e-3)))
-            if limit > PILOT and left() > 0:
-                decode(group, limit)
-                say(f"  [{seconds - left():4.0f} s] {' '.join(group)}: {limit} documents")
+def doubling(known: Mapping[str, Recorded]) -> Iterator[dict[str, int]]:
+    """Rounds of documents to decode, each run for as many tokens as the others: more documents of short answers."""
+    lengths = {cell: TASKS[recorded.meta["config"]["task"]].length for cell, recorded in known.items()}
+    counts, tokens = dict.fromkeys(known, 0), TOKENS
+    while counts != (more := {cell: min(MOST, known[cell].n, -(-tokens // lengths[cell])) for cell in known}):
+        yield {cell: n for cell, n in more.items() if n > counts[cell]}
+        counts, tokens = more, 2 * tokens
 
 
 # --- comparing ----------------------------------------------------------------------------------------------
@@ -206,31 +166,30 @@ def measured(frame: pd.DataFrame) -> tuple[str, str]:
     return score, show.interval(*speed, digits=2, gap=" ")
 
 
-def compared(found: pd.DataFrame, here: Mapping[str, Recorded]) -> tuple[list[str], pd.DataFrame]:
+def compared(
+    found: pd.DataFrame, known: Mapping[str, Recorded], here: Mapping[str, pd.DataFrame]
+) -> tuple[list[str], pd.DataFrame]:
     """A line per recorded run: its numbers, and how the part decoded here agrees; and Table 1 as decoded here."""
     lines, rows, every = [], [], []
-    known = load_store(records_folder(), found.index)
     shared = {
-        key: set.intersection(*(set(here[c].frame["doc_id"]) for c in group.index if c in here))
+        key: set.intersection(*(set(here[c]["doc_id"]) for c in group.index if c in here))
         for key, group in found.groupby(["model", "task"]) if any(c in here for c in group.index)
     }  # fmt: skip
     for cell, run in found.iterrows():
         score, speed = measured(known[cell].frame)
         label = f"{run['model']:<13}{run['task']:<17}{show.LABELS[run['method']]:<19}"
         numbers = f"{score}  {speed}x  n = {run['n']:,}"
-        if cell not in here or here[cell].frame.empty:
+        if cell not in here:
             lines.append(f"{label}{numbers}  | not decoded again: out of time")
             continue
-        frame = here[cell].frame
-        seen = agreement(known[cell].frame, frame)
+        seen = agreement(known[cell].frame, here[cell])
         every.append(seen)
         parted = ", ".join(f"{m:.1e}" for m in seen.margins)
         lines.append(f"{label}{numbers}  | {seen.told()}" + (f"; parted at margins {parted}" if parted else ""))
-        frame = frame[frame["doc_id"].isin(shared[run["model"], run["task"]])]
-        if len(frame):
-            names = ["Score, %", "Speedup, ×"]
-            rows.append({"model": run["model"], "task": run["task"], "Method": show.LABELS[run["method"]],
-                         "n": len(frame), **dict(zip(names, measured(frame), strict=True))})  # fmt: skip
+        frame = here[cell][here[cell]["doc_id"].isin(shared[run["model"], run["task"]])]
+        names = ["Score, %", "Speedup, ×"]
+        rows.append({"model": run["model"], "task": run["task"], "Method": show.LABELS[run["method"]],
+                     "n": len(frame), **dict(zip(names, measured(frame), strict=True))})  # fmt: skip
     whole = total(every)
     lines.append(f"In all: {whole.told()}{whole.parted() if whole.margins else ''}")
     return lines, pd.DataFrame(rows)
@@ -238,11 +197,16 @@ def compared(found: pd.DataFrame, here: Mapping[str, Recorded]) -> tuple[list[st
 
 def reproduce(seconds: float, folder: Path, say=print) -> None:
     """Decode a part of the main table again and print it beside the records, all under ``folder``."""
-    found, store = chosen(), folder / "live"
+    found, store, here, begun = chosen(), folder / "live", {}, time.perf_counter()
+    known = load_store(records_folder(), found.index)
     shutil.rmtree(store, ignore_errors=True)  # a proof is decoded now, not read from an earlier run
-    say(f"\nDecoding a part of {len(found)} recorded runs again, for at most {seconds:g} s:")
-    redecode(found, store, seconds, say)
-    lines, table = compared(found, load_store(store) if store.is_dir() else {})
+    say(f"\nDecoding a part of {len(found)} recorded runs again, for about {seconds:g} s:")
+    for counts in doubling(known):
+        here |= redecode(known, counts, store, seconds - (time.perf_counter() - begun))
+        if (took := time.perf_counter() - begun) >= seconds:
+            break
+        say(f"  [{took:4.0f} s] up to {max(counts.values())} documents of a run")
+    lines, table = compared(found, known, here)
     lines = ["Recorded (score in %, Wilson 95 %; step speedup) | decoded again here", *lines]
     if len(table):
         caption = (

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import importlib.metadata
 import os
 import platform
 import shutil
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -171,45 +171,26 @@ def hub(timeout: float = 3.0) -> Iterator[Result]:
 
 def decoding(seconds: float = SECONDS, where: str | None = None) -> Iterator[Result]:
     """Decodes recorded samples again, for about ``seconds``, and compares the tokens with the records."""
-    from jot.decode import decode
-    from jot.models import load
-    from jot.records import take
-    from jot.runs import settings
-    from jot.runs.frames import runs, samples
-    from jot.tasks import TASKS, read_jsonl, split_file
-    from jot.tasks.prompts import prompt_text
-    from jot.tasks.text import encode, render
+    from jot.records import load_store
+    from jot.reproduce.again import agreement, redecode
+    from jot.runs.frames import runs
 
-    task = TASKS["pocket_gsm8k"]
-    found = runs(dtype="float32", seed=0, split="test", method="jot", setting="").query("task == @task.name")
-    documents = {doc["id"]: doc for doc in read_jsonl(split_file(task, "test", None)[1])}
+    found = runs(dtype="float32", seed=0, split="test", method="jot", setting="").query("task == 'pocket_gsm8k'")
     for name in MODELS:
-        cell = found[found["model"] == name]
-        if cell.empty:
+        known = load_store(root() / "data" / "records", found["cell"][found["model"] == name])
+        if not known:
             yield Result(name, None, "no recorded run to compare with", "check out data/records")
             continue
-        model = load(name, device=where, dtype="float32")
-        rule = settings.build_method("jot", model.family, {})
-        config = settings.build_decode(model, {}, task, method="jot")
-        rows = samples(cell).set_index("doc_id")
-        begun, n, equal = time.perf_counter(), 0, 0
-        for doc_id in take(list(rows.index)):
-            if n and time.perf_counter() - begun > seconds / len(MODELS):
-                break
-            chat = [{"role": "user", "content": prompt_text(task.name, documents[doc_id])}]
-            ids = encode(model, [render(model, chat)])[0]
-            if hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()[:16] != rows["prompt_hash"][doc_id]:
-                advice = "check out data/tasks and data/models anew, and " + SETUP
-                yield Result(name, False, f"the prompt of {doc_id} is not the recorded one", advice)
-                break
-            out = decode(model, ids, rule, sample_id=doc_id, **vars(config))
-            n, equal = n + 1, equal + (out.generated == list(rows["generated"][doc_id]))
-        if n:
-            took = (time.perf_counter() - begun) / n
-            # A decision at a near tie may fall the other way on another machine; more than a few is a fault.
-            fine = True if equal == n else None if equal >= 0.75 * n else False
-            told = f"{equal} of {n} samples with the recorded tokens, {took:.2f} s each on {model.device}"
-            yield Result(name, fine, told, f"run make test for the cause; {SETUP}")
+        begun, n, spent = time.perf_counter(), 1, 0.0
+        with tempfile.TemporaryDirectory() as store:
+            while n == 1 or spent < seconds / len(MODELS):
+                [(cell, frame)] = redecode(known, dict.fromkeys(known, n), Path(store), float("inf"), where)
+                n, spent = 2 * n, time.perf_counter() - begun
+        seen = agreement(known[cell].frame, frame)
+        # A decision at a near tie may fall the other way on another machine; more than a few is a fault.
+        fine = True if seen.tokens == seen.n else None if seen.tokens >= 0.75 * seen.n else False
+        told = f"{seen.tokens} of {seen.n} samples with the recorded tokens, in {spent:.0f} s"
+        yield Result(name, fine, told, f"run make test for the cause; {SETUP}")
 
 
 CHECKS: tuple[tuple[str, Callable[..., Iterator[Result]]], ...] = (

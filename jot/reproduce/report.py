@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import nbformat
 import pandas as pd
@@ -73,32 +73,22 @@ def recorded(places: Iterable[str | os.PathLike] | None) -> pd.DataFrame:
 
 def commit() -> str:
     """The commit of the checkout, and whether files differ from it."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=home(), capture_output=True, text=True, check=True).stdout.strip()
-
+    words = ["git", "describe", "--always", "--dirty=, with changes", "--exclude=*", "--abbrev=40"]
     try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != home().resolve():
-            return "absent: not a checkout of its own"
-        return git("rev-parse", "HEAD") + (", with changes" if git("status", "--porcelain") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "absent: not a git checkout"
+        done = subprocess.run(words, cwd=home(), capture_output=True, text=True) if (home() / ".git").exists() else None
+    except OSError:  # no git
+        done = None
+    return done.stdout.strip() if done and not done.returncode else "absent: not a git checkout"
 
 
-def provenance(cells: pd.DataFrame) -> pd.DataFrame:
-    """Commit, lock and what the records were decoded on."""
+def provenance(cells: pd.DataFrame) -> str:
+    """Commit, lock and what the records were decoded on, as a list in Markdown."""
     lock = home() / "requirements.lock"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else "absent"
-    made = time.strftime("%Y-%m-%d %H:%M")
-    rows = [("commit", commit()), ("requirements.lock", f"sha256 {digest}"), ("report", made)]
+    rows = [f"commit {commit()}", f"requirements.lock sha256 {digest}", f"report of {time.strftime('%Y-%m-%d %H:%M')}"]
     groups = cells.groupby("decoded on")["n"].agg(["size", "sum"]).itertuples() if len(cells) else ()
-    told = [f"{group.size:,} cells, {group.sum:,} samples: {group.Index}" for group in groups] or ["absent"]
-    return pd.DataFrame(rows + [("records", text) for text in told])
-
-
-def _table(frame: pd.DataFrame, head: bool = True, escaped: bool = True) -> str:
-    with pd.option_context("display.max_colwidth", None):
-        return f'<div class="wide">{frame.to_html(index=False, header=head, border=0, escape=escaped)}</div>'
+    rows += [f"records: {group.size:,} cells, {group.sum:,} samples: {group.Index}" for group in groups]
+    return "\n".join(f"* {row}" for row in rows + ["records absent"] * (not len(cells)))
 
 
 def _shown(path: Path) -> str:
@@ -118,8 +108,8 @@ class Folder:
         self.out, self.home, self.pages = out, home().resolve(), dict(pages)
         self.waiting: list[Path] = []
 
-    def write(self, address: str, title: str, body: str, base: Path | None = None) -> None:
-        """A page; ``base`` is the folder that its relative links start from, None where they are the report's own."""
+    def write(self, address: str, title: str, body: str, base: Path) -> None:
+        """A page; ``base`` is the folder that its relative links start from."""
         depth = address.count("/")
         soup = BeautifulSoup(body, "html.parser")
         for tag in soup(["script", "link", "iframe", "object", "embed", "base", "meta"]):
@@ -127,7 +117,7 @@ class Folder:
         for tag in soup(True):
             for name in [name for name in tag.attrs if name.lower().startswith("on")]:
                 del tag[name]
-        for tag in soup.select("a[href], img[src]") if base is not None else ():
+        for tag in soup.select("a[href], img[src]"):
             name = "href" if tag.name == "a" else "src"
             target = self._target(tag[name], base, depth)
             if target is None or (name == "src" and urlsplit(target).scheme in ("http", "https")):
@@ -148,14 +138,14 @@ class Folder:
         if parts.scheme in ("http", "https", "mailto", "data") or (not parts.path and parts.fragment):
             return address
         path = (base / unquote(parts.path)).resolve()
-        foreign = path.suffix == ".html" and path not in self.pages  # it may hold scripts, as a replay does
-        if parts.scheme or foreign or not path.is_relative_to(self.home) or not path.is_file():
-            return None
-        if path not in self.pages and path.suffix == ".md":
+        ours = path.is_relative_to(self.home) and path.is_file()
+        if ours and path not in self.pages and path.suffix == ".md":
             self.pages[path] = f"pages/{path.relative_to(self.home).with_suffix('.html').as_posix()}"
             self.waiting.append(path)
         if path in self.pages:
             return "../" * depth + self.pages[path] + (f"#{parts.fragment}" if parts.fragment else "")
+        if parts.scheme or not ours or path.suffix == ".html":  # which may hold scripts, as a replay does
+            return None
         copy = Path("files") / path.relative_to(self.home)
         (self.out / copy).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, self.out / copy)
@@ -181,34 +171,22 @@ def _notebook(path: Path) -> tuple[str, str, str]:
     return title, next(filter(None, said), ""), body
 
 
-def _gallery(pictures: Sequence[Path], out: Path) -> str:
-    if not pictures:
-        return "<p>No figures.</p>"
-    (out / "figures").mkdir()
-    shown = []
-    for path in pictures:
-        files = [p for p in (path, path.with_suffix(".pdf")) if p.is_file()]
-        for file in files:
-            shutil.copyfile(file, out / "figures" / file.name)
-        links = ", ".join(f'<a href="figures/{escape(p.name)}">{p.suffix[1:].upper()}</a>' for p in files)
-        name = escape(path.stem.replace("_", " "))
-        image = f'<img src="figures/{escape(path.name)}" alt="{name}" loading="lazy">'
-        shown.append(f"<figure>{image}<figcaption>{name} ({links})</figcaption></figure>")
-    return f'<div class="figures">{"".join(shown)}</div>'
+def _picture(path: Path) -> str:
+    """A figure in Markdown, a link to its PDF if it has one."""
+    name, pdf = path.stem.replace("_", " "), path.with_suffix(".pdf")
+    return f"* [![{name}](figures/{path.name})](figures/{(pdf if pdf.is_file() else path).name})\n  {name}"
 
 
 def build(
     out: str | os.PathLike,
     notebooks: Sequence[str | os.PathLike] | None = None,
     records: Sequence[str | os.PathLike] | None = None,
-    figures: str | os.PathLike | None = None,
 ) -> Path:
     """Build the report; the folder ``out`` is replaced when the new one is whole. Returns its index.
 
     Args:
         notebooks: executed notebooks or folders of them; default ``notebooks/``, whose outputs are committed.
         records: stores; default ``data/records`` and the record sets in it.
-        figures: folder of pictures; default ``figures/``.
 
     Raises:
         UserError: a place is not there, the given ones hold no notebooks, or ``out`` is a folder of something else.
@@ -222,7 +200,6 @@ def build(
         places = ", ".join(map(str, notebooks))
         raise UserError(f"there are no executed notebooks in {places}; name their folder with --notebooks")
     cells = recorded(records)
-    folder = Path(figures) if figures else root / "figures"
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".report-") as temporary:
         new = Path(temporary) / "report"
@@ -231,21 +208,20 @@ def build(
         known = {path.resolve(): f"notebooks/{path.stem}.html" for path in files}
         for path in files:  # links between notebooks name the committed ones
             known.setdefault((root / "notebooks" / f"{path.stem}.ipynb").resolve(), f"notebooks/{path.stem}.html")
-        made, rows = Folder(new, known), []
+        made, index = Folder(new, known), ["# Just on Time: report", "## Notebooks"]
         for path in files:
             title, said, body = _notebook(path)
             made.write(known[path.resolve()], title, body, root / "notebooks")
-            link = f'<a href="{escape(known[path.resolve()])}">{escape(title)}</a><br>{escape(path.stem)}'
-            rows.append((link, markdown(said) if said else "not executed"))
-        index = ["<h1>Just on Time: report</h1><h2>Notebooks</h2>",
-                 _table(pd.DataFrame(rows, columns=["notebook", "what it says"]), escaped=False) if rows
-                 else "<p>No notebooks.</p>",
-                 "<h2>Figures</h2>", _gallery(sorted(folder.glob("*.png")) if folder.is_dir() else [], new),
-                 "<h2>Provenance</h2>", _table(provenance(cells), head=False)]  # fmt: skip
-        made.write("index.html", "Just on Time: report", "\n".join(index))
+            index += [f"### [{title}]({quote(str(path.resolve()))})", path.stem, said or "not executed"]
+        pictures = [_picture(path) for path in sorted((root / "figures").glob("*.png"))]
+        index += ["No notebooks."] * (not files) + ["## Figures", "\n".join(pictures) or "No figures."]
+        index += ["## Provenance", provenance(cells)]
+        made.write("index.html", "Just on Time: report", markdown("\n\n".join(index)), root)
         words = "one row a resolved configuration; the id ends with a hash of all of it"
-        listed = _table(cells) if len(cells) else "<p>No records.</p>"
-        made.write("cells.html", "Recorded cells", f"<h1>Recorded cells</h1><p>{len(cells)}: {words}.</p>{listed}")
+        with pd.option_context("display.max_colwidth", None):
+            listed = cells.to_html(index=False, border=0) if len(cells) else "No records."
+        body = f'<h1>Recorded cells</h1><p>{len(cells)}: {words}.</p><div class="wide">{listed}</div>'
+        made.write("cells.html", "Recorded cells", body, root)
         made.finish()
         if out.exists():
             shutil.rmtree(out)
@@ -259,11 +235,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", help="folder, replaced if it holds a report (default results/report)")
     parser.add_argument("--notebooks", nargs="+", help="executed notebooks or folders of them (default notebooks/)")
     parser.add_argument("--store", nargs="+", dest="records", help="record folders (default data/records)")
-    parser.add_argument("--figures", help="folder of pictures (default figures/)")
     options = parser.parse_args(arguments)
     for name, given in (("notebooks", options.notebooks), ("store", options.records)):
         if "" in (given or ()):
             raise UserError(f"--{name} is empty; name a folder")
     out = home() / "results" / "report" if options.out is None else options.out
-    print(build(out, options.notebooks, options.records, options.figures))
+    print(build(out, options.notebooks, options.records))
     return 0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jot.errors import Parser, UserError
 from jot.models import home
 from jot.records import Recorded, load_store
-from jot.reproduce.again import Agreement, agreement, replay, total
-from jot.tasks import TASKS
+from jot.reproduce.again import Agreement, agreement, redecode, total
 
 REACH = 0.99  # share of token sequences that must come out equal, by family
 
@@ -24,25 +22,6 @@ def spread(records: Mapping[str, Recorded], samples: int) -> dict[str, int]:
         for i, cell_id in enumerate(mine):
             counts[cell_id] = min(samples // len(mine) + (i < samples % len(mine)), records[cell_id].n)
     return {cell_id: n for cell_id, n in counts.items() if n}
-
-
-def verify(
-    records: Mapping[str, Recorded], counts: Mapping[str, int], store: Path, seconds: float, device: str | None = None
-) -> dict[str, Agreement]:
-    """Decode ``counts[cell]`` documents of each cell into ``store``, short tasks first; how each agrees."""
-    from jot.models import load
-
-    begun, models, found = time.perf_counter(), {}, {}
-    configs = {cell: records[cell].meta["config"] for cell in counts}
-    for cell in sorted(counts, key=lambda cell: TASKS[configs[cell]["task"]].length):
-        if time.perf_counter() - begun > seconds:
-            break
-        config, name = configs[cell], configs[cell]["model"]
-        if name not in models:
-            models[name] = load(name, dtype=config["dtype"], device=device)
-        found[cell] = agreement(records[cell].frame, replay(cell, config, models[name], counts[cell], store).frame)
-        print(f"{cell}: {found[cell].told()}", flush=True)
-    return found
 
 
 def judge(records: Mapping[str, Recorded], found: Mapping[str, Agreement]) -> bool:
@@ -83,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{sum(counts.values())} documents of {len(counts)} of {len(chosen)} cells", flush=True)
     store = home() / "results" / "verify"
     shutil.rmtree(store, ignore_errors=True)
-    found = verify(here, counts, store, options.seconds, options.device)
+    found = {}
+    for cell, frame in redecode(here, counts, store, options.seconds, options.device):
+        found[cell] = agreement(here[cell].frame, frame)
+        print(f"{cell}: {found[cell].told()}", flush=True)
     if len(found) < len(counts):
         print(f"{len(counts) - len(found)} cells were not begun: out of time", flush=True)
     return 0 if judge(here, found) and len(found) == len(counts) else 1

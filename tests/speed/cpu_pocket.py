@@ -20,9 +20,9 @@ from pathlib import Path
 
 import common
 import torch
+import turns
 
 import jot
-from jot.paper import timing
 from jot.records import take
 from jot.records.pack import pack
 from jot.runs import settings
@@ -62,8 +62,8 @@ def measure(model, bench, method: str, slots: int, count: int, options, budget) 
     for repeat in range(options.repeats):
         if repeat and not budget.has(f"{model.name} {method}, {slots} slots, repetition {repeat + 1}"):
             break
-        spent.append(timing.clock(model.device, run)[0])
-    middle = timing.median(spent)
+        spent.append(turns.clock(model.device, run)[0])
+    middle = turns.median(spent)
     return {
         "model": str(model.name), "method": method, "threads": torch.get_num_threads(), "slots": slots,
         "samples": count, "seconds": common.spread([one.clock for one in spent]), "sample_s": middle.clock / count,
@@ -72,14 +72,14 @@ def measure(model, bench, method: str, slots: int, count: int, options, budget) 
 
 
 def record(options) -> None:
-    """``timing.record`` into a live store beside the folder, then packed into it."""
+    """``turns.record`` into a live store beside the folder, then packed into it."""
     folder = Path(options.record)
     live = folder.with_name(folder.name + ".live")
     models, methods = MODELS[:1] if options.tiny else MODELS, METHODS[:2] if options.tiny else METHODS
     limit = 1 if options.tiny else options.limit
-    timing.record(live, models, TASKS[:1] if options.tiny else TASKS, methods, limit, device="cpu", say=print)
+    turns.record(live, models, TASKS[:1] if options.tiny else TASKS, methods, limit, device="cpu", say=print)
     pack(live, folder)
-    shutil.copy(live / timing.FILE, folder / timing.FILE)
+    shutil.copy(live / turns.FILE, folder / turns.FILE)
     shutil.rmtree(live)
     print(f"packed into {folder}")
 

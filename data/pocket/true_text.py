@@ -11,8 +11,8 @@ committed at once; the set is filled with its true tokens before the next step, 
 position of the document's random order is revealed. After a commit the rest is revealed one at a time, while the others
 of the set stay masked, carry their true tokens, or carry the committed leaders.
 
-``python -m jot.paper.true_text --out data/records/flip_bound`` measures the packaged pair and writes one Parquet file
-of each kind (minutes on a GPU, hours on two cores); the notebook reads them back.
+``PYTHONPATH=data python -m pocket.true_text --out data/records/flip_bound`` measures the packaged pair and writes one
+Parquet file of each kind (minutes on a GPU, hours on two cores); notebook 07 reads them.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def together(model, found: Sequence[Text], tau: float, size: int = BATCH["cpu"])
 
 # --- measuring, and the files -------------------------------------------------------------------------------
 
-Measured = list[tuple[pd.DataFrame, dict]]
+Measured = list[tuple[pd.DataFrame, dict]]  # each part, and what was measured
 
 
 def measure(model, task: str, documents: int | None = None, seed: int = 0) -> tuple[pd.DataFrame, dict]:
@@ -352,7 +352,7 @@ def _begin(model, task: str, documents: int | None, seed: int) -> tuple[list[Tex
 
 
 def write(measured: Measured, folder: str | Path, name: str) -> Path:
-    """All parts in one Parquet file, what was measured in its metadata."""
+    """All parts in one Parquet file, what was measured in its metadata ``flip_bound``, one entry a ``part``."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     whole = pd.concat([frame.assign(part=np.uint8(i)) for i, (frame, _) in enumerate(measured)], ignore_index=True)
@@ -362,36 +362,6 @@ def write(measured: Measured, folder: str | Path, name: str) -> Path:
     table = table.replace_schema_metadata({"flip_bound": json.dumps([meta for _, meta in measured], sort_keys=True)})
     parquet.write_table(table, folder / name, compression="zstd", compression_level=19)
     return folder / name
-
-
-def read(
-    folder: str | Path, name: str, models: Iterable[str] = MODELS, tasks: Iterable[str] = tuple(SPLITS),
-    limit: int | None = None,
-) -> Measured:  # fmt: skip
-    """The parts of a file that ``write`` made: models and tasks in this order, on their first ``limit`` documents.
-
-    What is not recorded is left out, the whole file too.
-
-    Raises:
-        UserError: the file is not readable.
-    """
-    path = Path(folder) / name
-    if not path.is_file():
-        return []
-    try:
-        table = parquet.read_table(path)
-        metas = json.loads(table.schema.metadata[b"flip_bound"])
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path.name} cannot be read ({error}); make it again or check it out again") from None
-    whole, found = table.to_pandas(), []
-    for wanted in ((Path(model).name, task) for model in models for task in tasks):
-        for i, meta in enumerate(metas):
-            if wanted == (meta["model"], meta["task"]):
-                n = min(limit or meta["documents"], meta["documents"])
-                kept = whole[(whole["part"] == i) & (whole["document"] < n)].drop(columns="part")
-                meta |= {"documents": n, "positions": sum(meta["held"][:n])}
-                found.append((kept.reset_index(drop=True), meta))
-    return found
 
 
 def record(
@@ -415,7 +385,7 @@ def record(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m jot.paper.true_text", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m pocket.true_text", description=__doc__.split("\n")[0])
     parser.add_argument("--out", required=True, help="folder of the two Parquet files")
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--tasks", nargs="+", default=list(SPLITS), choices=list(SPLITS))
