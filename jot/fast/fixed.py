@@ -14,12 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from jot.fast.shortlist import dream_small
-from jot.fast.turn import fused_commit, fused_compact, fused_turn
 from jot.models.base import DiffusionModel
 from jot.sampler.cache import KVCache, View
 from jot.sampler.config import DecodeConfig
 from jot.sampler.exits import KLASS, CreditDecoding
-from jot.sampler.kernels import fusable
 from jot.sampler.loop import predict
 from jot.sampler.output import EXITED, SCHEDULED, Trace
 from jot.sampler.previous import Credits, Previous
@@ -28,7 +26,6 @@ from jot.sampler.schedules import SCHEDULES, count, entry
 from jot.sampler.step import Step
 
 ROWS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # capacities of a step; beyond, multiples of the last
-SERIAL = 1 << 15  # entries that one program may compact
 BATCHES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128)
 
 
@@ -64,8 +61,6 @@ def compact(asked: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
     Places that are left over stand for entry (0, 0), which belongs to a prompt and is never written.
     """
-    if fusable(asked) and asked.numel() <= SERIAL:
-        return fused_compact(asked, size)
     flat = asked.flatten()
     target = torch.where(flat, (flat.cumsum(0) - 1).clamp(max=size), size)
     source = torch.zeros(size + 1, dtype=torch.long, device=asked.device)
@@ -168,8 +163,8 @@ class FixedStep:
         # block, whether it is done, steps, forwards of the whole canvas, masks with which its block began; then two
         # flags, not a number and held back.
         self.counters = torch.zeros(7 * every + 2, dtype=torch.long, device=device)
-        kinds = self.counters[:-2].view(7, every)
-        self.asked, self.index, self.block, self.done, self.steps, self.opened, self.begun = kinds
+        self.kinds = self.counters[:-2].view(7, every)
+        self.asked, self.index, self.block, self.done, self.steps, self.opened, self.begun = self.kinds
         self.flags = self.counters[-2:]
         self.column = torch.arange(width, device=device)
         self.edges = torch.tensor([0, *(end for _, end in config.blocks)], device=device)
@@ -189,7 +184,6 @@ class FixedStep:
         self.entries = torch.tensor(entries, dtype=torch.float32, device=device)
         # A rule, or the forward that opens a block of a shifted model, may take a block beyond its plan.
         self.unplanned = method.endless or (self.cache is not None and model.shift > 0 and not self.fraction)
-        self.reads_more = method.extra_rows(self.given[:1], self.prompt[:1], self.end[:1]) is not None
         self.banned = torch.tensor(sorted({model.mask_id, *config.suppress_tokens}), device=device)
         self.memory: dict = {"shape": (every, width, max(end - start for start, end in config.blocks))}
         if isinstance(method, KLASS):
@@ -224,7 +218,8 @@ class FixedStep:
         model, method, config, whole = self.model, self.method, self.config, shape.whole
         pick, column = self.pick[: shape.batch], self.column[: shape.columns]
         canvas, prompt, end = self.canvas[pick, : shape.columns], self.prompt[pick], self.end[pick]
-        block, index, steps, active = self.block[pick], self.index[pick], self.steps[pick], self.done[pick] == 0
+        _, index, block, done, steps, _, begun = self.kinds[:, pick]
+        active = done == 0
         inside = column < end[:, None]
         join = self.fork()
         with join:  # what the forward does not wait for
@@ -244,7 +239,6 @@ class FixedStep:
                     within = torch.where(within < end[:, None], within, shape.columns)
                 view = View(self.cache, pick, shape.columns, within, shape.straight)
             asked_in_block, resolved = in_block[row, position] & live, ~masks & inside
-            begun = self.begun[pick]
             share = self.entries[self.plans[begun] + torch.minimum(index, self.planned[begun])]
             prepared = method.prepare(resolved, row, position)
 
@@ -273,18 +267,12 @@ class FixedStep:
         else:
             chosen = scheduled(step, method, config, self.draws, exits, self.fraction)
         exits, chosen = capped(step, method, exits, chosen, due)
-        if fusable(canvas):
-            commit = fused_commit(self, step, pick, live, exits, chosen)
-        else:
-            commit = self.commit(step, pick, live, exits, chosen, canvas[row, position])
+        commit = self.commit(step, pick, live, exits, chosen, canvas[row, position])
         if step.void is not None:  # nothing happens; the host takes this step again and looks at whole rows
             active = active & ~step.void
         if self.trace is not None:
             self.trace.record(step, live, exits, chosen, commit, threshold)
-        if fusable(canvas) and not self.reads_more:
-            fused_turn(self, pick, active, whole)
-        else:
-            self.turn(pick, inside, edges, block, index, steps, active, whole)
+        self.turn(pick, inside, edges, active, whole)
 
     def fork(self) -> Beside:
         """Work beside the forward, where nothing of it goes into the forward."""
@@ -310,38 +298,36 @@ class FixedStep:
         self.flags[0] += (step.top.total.isnan() & live).any()
         return commit
 
-    def turn(self, pick, inside, edges, block, index, steps, active, whole: bool) -> None:
-        """Move the slots to a block with work left, as ``Loop.advance`` does."""
-        canvas, column = self.canvas[pick, : inside.shape[1]], self.column[: inside.shape[1]]
+    def turn(self, pick: Tensor, inside: Tensor, edges: Tensor, active: Tensor, whole: bool) -> None:
+        """Move the active slots to a block with work left, as ``Loop.advance`` does."""
+        config, canvas, column = self.config, self.canvas[pick, : inside.shape[1]], self.column[: inside.shape[1]]
+        before = self.kinds[:, pick]
+        _, index, block, _, steps, opened, begun = before
         masks = (canvas == self.model.mask_id) & inside
         left = F.pad(masks.cumsum(1), (1, 0))
         counts = left.gather(1, edges[:, 1:]) - left.gather(1, edges[:, :-1])
-        blocks = len(self.masks)
-        each, index = torch.arange(blocks, device=pick.device), index + 1
-        same, begun = each == block[:, None], self.begun[pick]
+        blocks, index = len(self.masks), index + 1
+        each = torch.arange(blocks, device=pick.device)
+        same = each == block[:, None]
         planned = self.planned[torch.where(same, begun[:, None], counts)]
         at = torch.where(same, index[:, None], 0)
         open_ = (each >= block[:, None]) & ((at < planned) | (self.unplanned & (counts > 0)))
-        if self.config.stop_early:
-            open_ = open_ & ((counts.sum(1, keepdim=True) if self.config.keep_steps else counts) > 0)
-        if self.config.extra_in_block and self.cache is not None:
+        if config.stop_early:
+            open_ = open_ & ((counts.sum(1, keepdim=True) if config.keep_steps else counts) > 0)
+        if config.extra_in_block and self.cache is not None:
             open_ = open_ | (same & (index == 1)[:, None])
         new = torch.where(open_, each, blocks).amin(1)
-        if self.config.stop_at_eos:
+        if config.stop_at_eos:
             eos = (canvas == self.model.eos_id) & inside & (column >= edges[:, :1])
             first, hole = (torch.where(found, column, len(column)).amin(1) for found in (eos, masks))
             new = torch.where(first < hole, blocks, new)
+        done, stays = new == blocks, new == block
         here = asked = counts.gather(1, new.clamp(max=blocks - 1)[:, None])[:, 0]
         if self.method.scope == "canvas":
             extra = self.method.extra_rows(masks, edges[:, 0], edges[:, -1])
             every = counts.sum(1) if extra is None else (masks | extra).sum(1)
-            asked = every if self.cache is None else torch.where(new != block, every, asked)
-        old = self.asked[pick]
-        self.asked[pick] = torch.where(active, torch.where(new == blocks, 0, asked), old)
-        self.done[pick] = ((self.done[pick] > 0) | (active & (new == blocks))).long()
-        self.index[pick] = torch.where(active, torch.where(new == block, index, 0), index - 1)
-        self.block[pick] = torch.where(active, new, block)
-        here = torch.where(new == block, begun, torch.where(new == blocks, 0, here))
-        self.begun[pick] = torch.where(active, here, begun)
-        self.steps[pick] = steps + active
-        self.opened[pick] += active & whole
+            asked = every if self.cache is None else torch.where(stays, asked, every)
+        asked, here = (torch.where(done, 0, count) for count in (asked, here))
+        index, begun = torch.where(stays, index, 0), torch.where(stays, begun, here)
+        after = torch.stack((asked, index, new, done.long(), steps + 1, opened + whole, begun))
+        self.kinds[:, pick] = torch.where(active, after, before)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from jot.sampler.kernels import fusable, slices
-from jot.sampler.rowwise import fused_scheduled, fused_uniform
+from jot.sampler.kernels import slices
 from jot.sampler.schedules import count, highest
 from jot.sampler.step import Proposal, Step
 
@@ -44,8 +43,6 @@ class KeyedDraws:
 
     def uniform(self, step: Step, stream: int) -> Tensor:
         """Uniform numbers in (0, 1), float64 ``[rows]``."""
-        if stream not in step.kept and fusable(step.slot):
-            step.kept[stream] = fused_uniform(step.keys, step.index, step.slot, step.position, stream)
         if stream not in step.kept:
             x = step.keys[step.slot]
             for counter in (step.index[step.slot], step.position, torch.full_like(step.position, stream)):
@@ -187,8 +184,6 @@ def choose(step: Step, config: DecodeConfig, draws, rank: Tensor, quota: Tensor,
 def scheduled(step: Step, method, config: DecodeConfig, draws, exits: Tensor, fraction: bool) -> Tensor:
     """The rows that the transfer schedule reveals, given what exits; ``fraction``: its entries are shares."""
     rank = step.proposal.rank
-    if fusable(rank) and config.ranking != "origin" and not config.alg_temp:
-        return fused_scheduled(step, rank, exits, method.combine, fraction)
     slots = len(step.masks)
     left = count(step.slot, step.in_block, slots)
     quota = (left * step.share).long() if fraction else torch.minimum(step.share.long(), left)
