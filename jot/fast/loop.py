@@ -23,7 +23,7 @@ from jot.fast.forward import FusedForward
 from jot.fast.graphs import Pool, state_of
 from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig
-from jot.sampler.exits import KLASS, METHODS, Filling
+from jot.sampler.exits import METHODS, Filling
 from jot.sampler.kernels import triton
 from jot.sampler.output import KINDS, Output
 from jot.sampler.proposals import KeyedDraws, sample_key
@@ -54,7 +54,6 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
         ("draws of another kind", draws is not None and type(draws) is not KeyedDraws),
         ("draws that join by share", config.ranking == "origin"),
         ("top-k or a greedy nucleus", config.nucleus and (config.top_k or not config.temperature)),
-        ("KLASS in a batch under a cache", config.cache and isinstance(method, KLASS) and slots > 1),
         ("blocks of unequal length under a cache", config.cache and len({b - a for a, b in config.blocks}) > 1),
         ("steps beyond a block that Prophet or SchED filled", isinstance(method, Filling) and not config.stop_early),
         # Not ``type``: what passes for a rule by its class, as the replayed ones of tests/speed, runs as the rule.
@@ -273,8 +272,7 @@ class FastLoop:
 
     def parts(self, group: list[tuple[int, _Sample]]) -> list[list[tuple[int, _Sample]]]:
         """The slots that go through one forward together: all, or the longer and the shorter ones apart."""
-        # KLASS remembers the rows of one forward at a time, and a cache reads its slots in place.
-        if len(group) < 2 or self.config.cache is not None or isinstance(self.fixed.method, KLASS):
+        if len(group) < 2 or self.config.cache is not None:  # which reads its slots in place
             return [group] if group else []
         order = sorted(group, key=lambda item: -item[1].prompt)
         ends = [sample.prompt + self.config.length for _, sample in order]

@@ -336,7 +336,10 @@ class KLASS(ExitRule):
         """The last ``history`` divergences of every row, ``[rows, history]``, and the probability of its leader."""
         if "previous" not in step.memory:
             samples, width, _ = step.memory["shape"]
-            step.memory["previous"] = Previous(samples, width, self.history, step.logits.device)
+            room, given = samples * int(step.end[0] - step.prompt[0]), step.logits
+            step.memory["previous"] = Previous(
+                samples, width, self.history, given.device, (room, given.shape[1]), given.dtype
+            )
         previous = step.memory["previous"]
         before, at, past = previous.recall(step)
         fresh, sure = divergence(step.logits, before, at)
