@@ -21,7 +21,7 @@ from jot.sampler.exits import KLASS, CreditDecoding
 from jot.sampler.loop import predict
 from jot.sampler.output import EXITED, SCHEDULED, Trace
 from jot.sampler.previous import Credits, Previous
-from jot.sampler.proposals import PROPOSALS, KeyedDraws, capped, committed, scheduled
+from jot.sampler.proposals import PROPOSALS, KeyedDraws, committed, decide
 from jot.sampler.schedules import SCHEDULES, count, entry
 from jot.sampler.step import Step
 
@@ -259,14 +259,8 @@ class FixedStep:
         short = self.propose(step, exact)
         if short is not None:
             step.void = (short & live).any()
-        exits, threshold = method(step)
-        due = None
-        if whole and self.cache is not None and model.shift:  # as in the plain loop
-            due = chosen = step.in_block & (position == start[row, 0])
-            exits = exits if method.block_start else step.none()
-        else:
-            chosen = scheduled(step, method, config, self.draws, exits, self.fraction)
-        exits, chosen = capped(step, method, exits, chosen, due)
+        opening = start[:, 0] if whole and self.cache is not None and model.shift else None
+        exits, chosen, threshold = decide(step, method, config, self.draws, self.fraction, opening)
         commit = self.commit(step, pick, live, exits, chosen, canvas[row, position])
         if step.void is not None:  # nothing happens; the host takes this step again and looks at whole rows
             active = active & ~step.void

@@ -18,7 +18,7 @@ from torch import Tensor
 from jot.errors import UserError
 from jot.sampler.cache import KVCache, View
 from jot.sampler.output import EXITED, KINDS, SCHEDULED, Output, Trace, ended
-from jot.sampler.proposals import PROPOSALS, capped, committed, sample_key, scheduled
+from jot.sampler.proposals import PROPOSALS, committed, decide, sample_key
 from jot.sampler.schedules import SCHEDULES, entry
 from jot.sampler.step import Step
 
@@ -151,15 +151,9 @@ class Loop:
         if step.top.total.isnan().any():
             raise UserError(self.model.not_numbers())
         step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
-        exits, threshold = self.method(step)
-        due = None
-        if whole and self.cache is not None and self.model.shift:
-            # Within the block, what predicts its first position lies outside: that position is committed now, alone.
-            due = chosen = step.in_block & (step.position == edges[step.slot, 0])
-            exits = exits if self.method.block_start else step.none()
-        else:
-            chosen = scheduled(step, self.method, config, self.draws, exits, slots[0].plan.dtype.kind == "f")
-        exits, chosen = capped(step, self.method, exits, chosen, due)
+        opening = edges[:, 0] if whole and self.cache is not None and self.model.shift else None
+        fraction = slots[0].plan.dtype.kind == "f"
+        exits, chosen, threshold = decide(step, self.method, config, self.draws, fraction, opening)
         commit = exits | chosen
         token = committed(step, self.method, exits)
         self.canvas[step.homes[step.slot[commit]], step.position[commit]] = token[commit]
