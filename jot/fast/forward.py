@@ -13,15 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from jot.models.base import DiffusionModel, Parts, rope_table
+from jot.sampler.kernels import triton
 
 if TYPE_CHECKING:
     from jot.sampler.cache import View
 
-try:
-    import triton
+if triton is not None:
     import triton.language as tl
-except ImportError:  # a CPU build of torch comes without it
-    triton = None
 
 
 @dataclass
