@@ -111,31 +111,6 @@ class DeviceTrace:
         return Trace(*filled, numbers(self.mean)[:steps].tolist(), numbers(self.masked)[:steps].tolist())
 
 
-class Beside:
-    """A block of work on another CUDA stream; ``wait`` makes the current one wait for it. Without a stream, nothing.
-
-    It starts after what the current stream had to do, and only it uses its temporaries' memory again. What the current
-    stream has made and the block reads must live until the wait.
-    """
-
-    def __init__(self, side: torch.cuda.Stream | None):
-        self.side = side
-
-    def __enter__(self) -> None:
-        if self.side is not None:
-            self.side.wait_stream(torch.cuda.current_stream())
-            self.there = torch.cuda.stream(self.side)
-            self.there.__enter__()
-
-    def __exit__(self, *error) -> None:
-        if self.side is not None:
-            self.there.__exit__(*error)
-
-    def wait(self) -> None:
-        if self.side is not None:
-            torch.cuda.current_stream().wait_stream(self.side)
-
-
 class FixedStep:
     """State of ``slots`` canvases on the device, an idle one beside several, and the step that advances them.
 
@@ -151,7 +126,6 @@ class FixedStep:
     def __init__(self, model: DiffusionModel, config: DecodeConfig, method, slots: int, width: int, trace: bool):
         self.model, self.config, self.method, self.draws = model, config, method, KeyedDraws()
         self.forward = lambda *given: model.hidden(*given)  # a bound method would hold more than a proxy
-        self.side: torch.cuda.Stream | None = None  # for work beside the forward
         device, every = model.device, slots + (slots > 1)
         self.slots = slots  # the one beside them, always done, fills a batch up
         self.cache = KVCache(every, width) if config.cache else None
@@ -221,40 +195,29 @@ class FixedStep:
         _, index, block, done, steps, _, begun = self.kinds[:, pick]
         active = done == 0
         inside = column < end[:, None]
-        join = self.fork()
-        with join:  # what the forward does not wait for
-            here = block.clamp(max=len(self.masks) - 1)
-            masks = (canvas == model.mask_id) & inside & active[:, None]
-            edges = prompt[:, None] + self.edges
-            start, stop = edges.gather(1, here[:, None]), edges.gather(1, here[:, None] + 1)
-            in_block = masks & (column >= start) & (column < stop)
-            asked = masks if method.scope == "canvas" and whole else in_block
-            extra = method.extra_rows(masks, prompt, end) if whole else None
-            row, position, live = compact(asked if extra is None else asked | extra, shape.rows)
-            view = None
-            if self.cache is not None:
-                within = None
-                if not whole:
-                    within = start + column[: shape.queries]
-                    within = torch.where(within < end[:, None], within, shape.columns)
-                view = View(self.cache, pick, shape.columns, within, shape.straight)
-            asked_in_block, resolved = in_block[row, position] & live, ~masks & inside
-            share = self.entries[self.plans[begun] + torch.minimum(index, self.planned[begun])]
-            prepared = method.prepare(resolved, row, position)
-
-        def hidden(*given) -> Tensor:
-            try:
-                return self.forward(*given)
-            finally:  # also after an error, which a capture that is left open would hide
-                join.wait()
-
+        here = block.clamp(max=len(self.masks) - 1)
+        masks = (canvas == model.mask_id) & inside & active[:, None]
+        edges = prompt[:, None] + self.edges
+        start, stop = edges.gather(1, here[:, None]), edges.gather(1, here[:, None] + 1)
+        in_block = masks & (column >= start) & (column < stop)
+        asked = masks if method.scope == "canvas" and whole else in_block
+        extra = method.extra_rows(masks, prompt, end) if whole else None
+        row, position, live = compact(asked if extra is None else asked | extra, shape.rows)
+        view = None
+        if self.cache is not None:
+            within = None
+            if not whole:
+                within = start + column[: shape.queries]
+                within = torch.where(within < end[:, None], within, shape.columns)
+            view = View(self.cache, pick, shape.columns, within, shape.straight)
         key_mask = inside if shape.padded else None
         given = self.given[pick, : shape.columns] if config.guidance > 0 else None
-        logits = predict(model, config, self.banned, canvas, given, key_mask, row, position, view, hidden)
+        logits = predict(model, config, self.banned, canvas, given, key_mask, row, position, view, self.forward)
+        share = self.entries[self.plans[begun] + torch.minimum(index, self.planned[begun])]
         step = Step(
-            logits, row, position, asked_in_block, masks, resolved, index=steps, block_index=index, share=share,
-            keys=self.keys[pick], prompt=prompt, end=end, homes=pick, whole=whole, steps=config.steps,
-            memory=self.memory, prepared=prepared,
+            logits, row, position, in_block[row, position] & live, masks, ~masks & inside, index=steps,
+            block_index=index, share=share, keys=self.keys[pick], prompt=prompt, end=end, homes=pick, whole=whole,
+            steps=config.steps, memory=self.memory,
         )  # fmt: skip
         short = self.propose(step, exact)
         if short is not None:
@@ -267,10 +230,6 @@ class FixedStep:
         if self.trace is not None:
             self.trace.record(step, live, exits, chosen, commit, threshold)
         self.turn(pick, inside, edges, active, whole)
-
-    def fork(self) -> Beside:
-        """Work beside the forward, where nothing of it goes into the forward."""
-        return Beside(self.side if self.cache is None and not self.config.guidance > 0 else None)
 
     def propose(self, step: Step, exact: bool) -> Tensor | None:
         """Set the step's proposal; returns the rows for which it is not exact, or None."""

@@ -14,14 +14,11 @@ def state_of(model: DiffusionModel) -> tuple:
 
 
 class Pool:
-    """Memory that all graphs of a model share (they never run at once), and the streams that they are captured on."""
+    """Memory that all graphs of a model share (they never run at once), and the stream that they are captured on."""
 
     def __init__(self, device: torch.device):
         self.handle, self.graph = torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
-        # Of this device, which torch's own choice need not be; streams may come around again, so two different ones.
-        self.main, self.side = torch.cuda.Stream(device), torch.cuda.Stream(device)
-        while self.side == self.main:
-            self.side = torch.cuda.Stream(device)
+        self.main = torch.cuda.Stream(device)  # of this device, which torch's own choice need not be
         self.number = torch.zeros(1, device=device)
         with torch.cuda.graph(self.graph, pool=self.handle, stream=self.main):  # keeps the memory alive
             self.number + 1

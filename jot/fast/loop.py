@@ -128,7 +128,6 @@ class FastLoop:
         if self.cuda:
             with self.here():
                 self.pool = model.__dict__.get("_fast_pool") or Pool(self.device)
-                self.fixed.side = self.pool.side
                 if model.dtype != torch.float64:  # its kernels reckon in float32
                     self.fixed.forward = model.__dict__.get("_fused") or FusedForward(model)
                     model.__dict__["_fused"] = self.fixed.forward

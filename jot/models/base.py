@@ -224,11 +224,11 @@ class DiffusionModel(PreTrainedModel):
             key_mask: ``[batch, length]``, False at padding, or None where nothing is padded.
             slot, position: the asked rows, each ``[rows]``; one that stands before a cached part is answered with
                 its first row, for steps whose idle rows stand at 0.
-            hidden: in place of ``self.hidden``; the rows are read after it.
+            hidden: in place of ``self.hidden``.
         """
         within = view is not None and view.positions is not None
         states = (hidden or self.hidden)(canvas.gather(1, view.positions) if within else canvas, key_mask, view)
-        row = self.source_row(position)  # from here on: ``hidden`` may have waited for the rows
+        row = self.source_row(position)
         if within:
             row = (row - view.positions[slot, 0]).clamp_min(0)
         return linear_to(states[slot, row], self.head, head_dtype)

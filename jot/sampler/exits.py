@@ -55,10 +55,6 @@ class ExitRule:
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError
 
-    def prepare(self, resolved: Tensor, slot: Tensor, position: Tensor) -> Tensor | None:
-        """What the rule can compute ahead of the forward, for ``Step.prepared``; arguments as fields of ``Step``."""
-        return None
-
     def extra_rows(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor | None:
         """Rows to read beside the masks, bool ``[slots, length]``; ``prompt`` and ``end`` bound the generated part."""
         return None
@@ -162,13 +158,10 @@ class JoT(ExitRule):
         tau = self.tau_max - (self.tau_max - self.tau_min) * self.phi(resolved)
         return torch.where(tau < self.tau_min * (1 + 1e-12), self.tau_min, tau)
 
-    def prepare(self, resolved: Tensor, slot: Tensor, position: Tensor) -> Tensor | None:
-        return None if math.isinf(self.tau_max) else self.tau(resolved)[slot, position].log()
-
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         if math.isinf(self.tau_max):
             return step.none(), None
-        threshold = self.prepare(step.resolved, step.slot, step.position) if step.prepared is None else step.prepared
+        threshold = step.at(self.tau(step.resolved)).log()
         return (step.at(step.masks) if self.canvas else step.in_block) & (step.margin >= threshold), threshold
 
 
