@@ -143,7 +143,7 @@ def decode_steps(
         if done is not None:
             return done[1]
         slot = loop.slots[0]
-        step, trace, tokens = slot.steps - 1, slot.trace, loop.canvas[0, slot.prompt :].cpu().numpy()
+        step, trace, tokens = slot.steps - 1, loop.trace(0), loop.canvas[0, slot.prompt :].cpu().numpy()
         at = np.flatnonzero(trace.step == step)
         yield Commits(step, at, tokens[at], trace.rule[at], trace.margin[at], trace.threshold[at])
 

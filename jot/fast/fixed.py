@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,10 +18,10 @@ from jot.sampler.cache import KVCache, View
 from jot.sampler.config import DecodeConfig
 from jot.sampler.exits import KLASS, CreditDecoding
 from jot.sampler.loop import predict
-from jot.sampler.output import EXITED, SCHEDULED, Trace
+from jot.sampler.output import Traces
 from jot.sampler.previous import Credits, Previous
 from jot.sampler.proposals import PROPOSALS, KeyedDraws, committed, decide
-from jot.sampler.schedules import SCHEDULES, count, entry
+from jot.sampler.schedules import SCHEDULES, entry
 from jot.sampler.step import Step
 
 ROWS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # capacities of a step; beyond, multiples of the last
@@ -61,54 +60,8 @@ def compact(asked: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
     Places that are left over stand for entry (0, 0), which belongs to a prompt and is never written.
     """
-    flat = asked.flatten()
-    target = torch.where(flat, (flat.cumsum(0) - 1).clamp(max=size), size)
-    source = torch.zeros(size + 1, dtype=torch.long, device=asked.device)
-    source = source.scatter_(0, target, torch.arange(len(flat), device=asked.device))[:size]
-    live = torch.arange(size, device=asked.device) < flat.sum()
-    source = torch.where(live, source, 0)
-    return source // asked.shape[1], source % asked.shape[1], live
-
-
-class DeviceTrace:
-    """The traces of every slot, kept on the device until a sample ends (see ``decode.Trace``)."""
-
-    def __init__(self, slots: int, width: int, steps: int, device):
-        def table(columns: int, fill: float, dtype=torch.float32) -> Tensor:
-            return torch.full((slots, columns), fill, dtype=dtype, device=device)
-
-        self.step, self.rule = table(width, -1, torch.int16), table(width, 0, torch.uint8)
-        self.margin, self.threshold = table(width, torch.nan), table(width, torch.nan)
-        self.mean, self.masked = table(steps, torch.nan), table(steps, 0, torch.int16)
-
-    def clear(self, s: int) -> None:
-        for tensor, fill in ((self.step, -1), (self.rule, 0), (self.margin, torch.nan), (self.threshold, torch.nan)):
-            tensor[s] = fill
-
-    def record(self, step: Step, live: Tensor, exits: Tensor, chosen: Tensor, commit: Tensor, threshold) -> None:
-        """What one step read and committed; a step that is taken again overwrites its own entries."""
-        gap = step.margin
-        place = step.homes[step.slot], step.position
-        rule = (chosen * SCHEDULED + exits * EXITED).to(torch.uint8)
-        news = [(self.step, step.index[step.slot].short()), (self.rule, rule), (self.margin, gap.float())]
-        if threshold is not None:
-            news.append((self.threshold, threshold.float()))
-        for table, new in news:
-            table.index_put_(place, torch.where(commit, new, table[place]))
-        slots, at = len(step.masks), (step.homes, step.index.clamp(max=self.mean.shape[1] - 1))
-        read = live & step.at(step.masks)
-        total = torch.zeros(slots, dtype=torch.float64, device=gap.device)
-        total.index_add_(0, step.slot, torch.where(read, gap, 0).double())
-        self.mean.index_put_(at, (total / count(step.slot, read, slots)).float())
-        self.masked.index_put_(at, step.masks.sum(1).short())
-
-    def read(self, s: int, start: int, end: int, steps: int) -> Trace:
-        def numbers(tensor: Tensor) -> np.ndarray:
-            return tensor[s].cpu().numpy().copy()
-
-        here = slice(start, end)
-        filled = (numbers(tensor)[here] for tensor in (self.step, self.rule, self.margin, self.threshold))
-        return Trace(*filled, numbers(self.mean)[:steps].tolist(), numbers(self.masked)[:steps].tolist())
+    row, column = torch.nonzero_static(asked, size=size, fill_value=0).unbind(1)
+    return row, column, torch.arange(size, device=asked.device) < asked.sum()
 
 
 class FixedStep:
@@ -166,8 +119,7 @@ class FixedStep:
             self.memory["previous"] = Previous(every, width, method.history, device, room, dtype)
         if isinstance(method, CreditDecoding):
             self.memory["credits"] = Credits(*self.memory["shape"], device)
-        most = config.steps + config.length + 2 * len(self.masks)  # forwards that a sample may take
-        self.trace = DeviceTrace(every, width, most, device) if trace else None
+        self.traces = Traces(every, width, config, device) if trace else None
 
     @property
     def state(self) -> list[Tensor]:
@@ -177,7 +129,7 @@ class FixedStep:
             found += [*self.cache.keys, *self.cache.values]
         for name in self.memory.keys() - {"shape"}:
             found += self.memory[name].state
-        return found + (list(vars(self.trace).values()) if self.trace else [])
+        return found + (list(vars(self.traces).values()) if self.traces else [])
 
     @property
     def first(self) -> tuple[int, int]:
@@ -227,8 +179,8 @@ class FixedStep:
         commit = self.commit(step, pick, live, exits, chosen, canvas[row, position])
         if step.void is not None:  # nothing happens; the host takes this step again and looks at whole rows
             active = active & ~step.void
-        if self.trace is not None:
-            self.trace.record(step, live, exits, chosen, commit, threshold)
+        if self.traces is not None:
+            self.traces.record(step, live, exits, chosen, commit, threshold)
         self.turn(pick, inside, edges, active, whole)
 
     def propose(self, step: Step, exact: bool) -> Tensor | None:

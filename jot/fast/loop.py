@@ -221,8 +221,8 @@ class FastLoop:
         fixed.asked[s], fixed.block[s], fixed.done[s], fixed.begun[s] = asked, block, 0, fixed.masks[block]
         for counter in (fixed.index, fixed.steps, fixed.opened):
             counter[s] = 0
-        if fixed.trace is not None:
-            fixed.trace.clear(s)
+        if fixed.traces is not None:
+            fixed.traces.clear(s)
         return _Sample(key, len(prompt), asked, block)
 
     def run(self, queue: Iterator, seed: int) -> Iterator[tuple[int | str, Output]]:
@@ -336,7 +336,7 @@ class FastLoop:
     def finish(self, s: int, sample: _Sample) -> Output:
         end = sample.prompt + self.config.length
         tokens = self.fixed.canvas[s, :end].tolist()
-        trace = self.fixed.trace and self.fixed.trace.read(s, sample.prompt, end, sample.steps)
+        trace = self.fixed.traces and self.fixed.traces.read(s, sample.prompt, end, sample.steps)
         forwards = dict.fromkeys(KINDS.values(), 0) | {KINDS[self.config.cache]: sample.steps - sample.opened}
         forwards["full"] = sample.opened
         rest = sample.steps, forwards, sample.seconds, trace, "fast"
