@@ -67,12 +67,8 @@ def linear_to(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     CUDA accumulates 16-bit products in float32 and can hand them out unrounded; elsewhere the weight
     is widened a slice at a time.
     """
-    if weight.dtype == dtype:
-        return F.linear(x.to(dtype), weight)
-    if dtype.itemsize <= weight.dtype.itemsize:
-        return F.linear(x, weight).to(dtype)
-    if weight.dtype.itemsize == 4:
-        return F.linear(x.float(), weight).to(dtype)
+    if weight.dtype.itemsize >= min(dtype.itemsize, 4):
+        return F.linear(x.to(weight.dtype), weight).to(dtype)
     if x.is_cuda and x.dtype == weight.dtype:
         return torch.mm(x, weight.t(), out_dtype=torch.float32).to(dtype)
     return torch.cat([F.linear(x.float(), part.float()) for part in weight.split(8192)], dim=-1).to(dtype)
