@@ -171,9 +171,11 @@ class FixedStep:
             block_index=index, share=share, keys=self.keys[pick], prompt=prompt, end=end, homes=pick, whole=whole,
             steps=config.steps, memory=self.memory,
         )  # fmt: skip
-        short = self.propose(step, exact)
-        if short is not None:
+        if config.nucleus and not exact:
+            step.proposal, short = dream_small(step, config, self.draws)
             step.void = (short & live).any()
+        else:
+            step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
         opening = start[:, 0] if whole and self.cache is not None and model.shift else None
         exits, chosen, threshold = decide(step, method, config, self.draws, self.fraction, opening)
         commit = self.commit(step, pick, live, exits, chosen, canvas[row, position])
@@ -182,15 +184,6 @@ class FixedStep:
         if self.traces is not None:
             self.traces.record(step, live, exits, chosen, commit, threshold)
         self.turn(pick, inside, edges, active, whole)
-
-    def propose(self, step: Step, exact: bool) -> Tensor | None:
-        """Set the step's proposal; returns the rows for which it is not exact, or None."""
-        config = self.config
-        if config.nucleus and not exact:
-            step.proposal, short = dream_small(step, config, self.draws)
-            return short
-        step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
-        return None
 
     def commit(self, step: Step, pick, live, exits, chosen, old) -> Tensor:
         """Write what the live rows commit into the canvas, and the two flags; returns the rows, bool ``[rows]``."""
