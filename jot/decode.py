@@ -143,7 +143,7 @@ def decode_steps(
         if done is not None:
             return done[1]
         slot = loop.slots[0]
-        step, trace, tokens = slot.steps - 1, slot.trace, loop.canvas[0, slot.prompt :].cpu().numpy()
+        step, trace, tokens = slot.steps - 1, loop.trace(0), loop.canvas[0, slot.prompt :].cpu().numpy()
         at = np.flatnonzero(trace.step == step)
         yield Commits(step, at, tokens[at], trace.rule[at], trace.margin[at], trace.threshold[at])
 
@@ -192,9 +192,6 @@ def generate(
     method=None,
     max_new_tokens: int = DecodeConfig.length,
     do_sample: bool | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: int | None = None,
     num_return_sequences: int = 1,
     return_dict_in_generate: bool = False,
     **parameters,
@@ -207,12 +204,12 @@ def generate(
         method: an exit rule, or the name of one at its own defaults: "jot" is ``jot.JoT()``. None is full decoding.
         max_new_tokens: generated tokens; all of them are decoded, those behind an end of text too.
         do_sample: False is temperature 0; True is a temperature above 0, by default the family's, else 1.
-        temperature, top_p, top_k: of ``DecodeConfig``; the last two only where the proposal reads them.
         num_return_sequences: samples of each prompt, in neighbouring rows; above 1 only at a temperature above 0.
         return_dict_in_generate: return a ``Generated``.
-        **parameters: settings of a method given by its name, fields of ``DecodeConfig``, and ``slots``, ``trace`` and
-            ``draws`` of ``jot.decode``. Two of these are not what transformers has under the name:
-            ``begin_suppress_tokens`` rank last at every step, ``constraints`` are tokens at their offsets.
+        **parameters: settings of a method given by its name, fields of ``DecodeConfig`` (``top_p`` and ``top_k`` only
+            where the proposal reads them), and ``slots``, ``trace`` and ``draws`` of ``jot.decode``. Two of these are
+            not what transformers has under the name: ``begin_suppress_tokens`` rank last at every step,
+            ``constraints`` are tokens at their offsets.
 
     Returns:
         Long ``[batch * num_return_sequences, length + max_new_tokens]``, padding included, where ``input_ids`` lies.
@@ -240,16 +237,17 @@ def generate(
     whole("generate()", "max_new_tokens", max_new_tokens, low=1)
     whole("generate()", "num_return_sequences", num_return_sequences, low=1)
     flag("generate()", "return_dict_in_generate", return_dict_in_generate)
+    temperature = parameters.get("temperature")
     if do_sample is not None:
         flag("generate()", "do_sample", do_sample)
         if temperature is not None and do_sample != bool(temperature):
             raise UserError("do_sample=False is temperature 0 and do_sample=True is one above 0; leave do_sample out")
         if temperature is None and not (do_sample and self.decode_defaults["temperature"]):
-            temperature = float(do_sample)
-    parameters |= dict(length=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k)
+            parameters["temperature"] = float(do_sample)
+    parameters["length"] = max_new_tokens
     config = {name: value for name, value in parameters.items() if name in DecodeConfig.__dataclass_fields__}
     config = DecodeConfig.of(config).resolve(self)
-    if (top_p is not None or top_k is not None) and config.proposal != "dream":
+    if config.proposal != "dream" and any(parameters.get(name) is not None for name in ("top_p", "top_k")):
         raise UserError("top_p and top_k truncate the proposal 'dream' alone; leave them out or pass proposal='dream'")
     if num_return_sequences > 1 and not config.temperature:
         raise UserError("num_return_sequences above 1 repeats one text at temperature 0; pass a temperature above 0")

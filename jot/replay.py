@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -53,19 +54,22 @@ def watch(model: DiffusionModel, config: DecodeConfig, steps: Generator[Commits,
         from rich.console import Console
 
         console = Console()
+    out: list[Output] = []
+
+    def commits() -> Iterator[Commits]:
+        out.append((yield from steps))
+
     if console is not None:
-        return _live(model, config, steps, console)
-    form = "{:>5} {:>8} {:<8} {:>7} {:>9}  {}".format
-    print(form(*HEAD))
-    while True:
-        try:
-            for row in _rows(model, next(steps)):
-                print(form(*row), flush=True)
-        except StopIteration as end:
-            return end.value
+        _live(model, config, commits(), console)
+    else:
+        form = "{:>5} {:>8} {:<8} {:>7} {:>9}  {}".format
+        print(form(*HEAD))
+        for row in itertools.chain.from_iterable(_rows(model, step) for step in commits()):
+            print(form(*row), flush=True)
+    return out[0]
 
 
-def _live(model: DiffusionModel, config: DecodeConfig, steps: Generator[Commits, None, Output], console) -> Output:
+def _live(model: DiffusionModel, config: DecodeConfig, steps: Iterator[Commits], console) -> None:
     from rich.live import Live
     from rich.table import Table
     from rich.text import Text
@@ -90,18 +94,14 @@ def _live(model: DiffusionModel, config: DecodeConfig, steps: Generator[Commits,
         return both
 
     with Live(view(), console=console, auto_refresh=False) as live:
-        while True:
-            try:
-                step = next(steps)
-            except StopIteration as end:
-                live.update(view(), refresh=True)
-                return end.value
+        for step in steps:
             for at, token, rule in zip(step.position, step.token, step.rule, strict=True):
                 canvas[at] = (_shown(model, token), STYLES[int(rule)])
             made = Text.assemble(*(canvas[at] for at in step.position), no_wrap=True, overflow="ellipsis")
             least = f"{step.margin.min():.2f}" if len(step.margin) else ""
             rows.append((f"{step.step + 1}", f"{len(step.position)}", least, made))
             live.update(view(step.position), refresh=True)
+        live.update(view(), refresh=True)
 
 
 def check_file(name: str) -> None:

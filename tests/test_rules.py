@@ -42,6 +42,12 @@ def step_of(logits: np.ndarray, masks: np.ndarray, block: np.ndarray, index, **r
     )  # fmt: skip
 
 
+def memory_of(rule):
+    """What the rule keeps for canvases of ``step_of``."""
+    model = MODELS["llada"]
+    return rule.remember(model, jot.DecodeConfig(length=WIDTH, block_length=WIDTH).resolve(model), SLOTS, WIDTH)
+
+
 def canvas_of(step: Step, rows: torch.Tensor) -> np.ndarray:
     """Values of the step's rows where they stand, zeros elsewhere."""
     found = torch.zeros_like(step.masks, dtype=rows.dtype)
@@ -103,7 +109,7 @@ def test_credit_decoding_over_several_steps_and_samples(seed, constants):
     """Against a table of the whole vocabulary; a slot begins anew while the others go on, also with a step void."""
     rng, _, masks, block = scene(seed)
     rule, masks, index = jot.CreditDecoding(0.7, **constants), masks.copy(), np.zeros(SLOTS, dtype=int)
-    memory = rule.remember(SLOTS, WIDTH, WIDTH, "cpu")
+    memory = memory_of(rule)
     credit = np.zeros((SLOTS, WIDTH, VOCABULARY))
     for _ in range(12):
         logits = rng.normal(size=(SLOTS, WIDTH, VOCABULARY)) * 2
@@ -149,7 +155,7 @@ def test_the_guard_of_sched_over_several_steps_and_samples(seed, most):
     """It fills where so few masks have another leader than before; not at a sample's first step, nor by a void one."""
     rng, logits, masks, _ = scene(seed)
     rule, masks, index = jot.SchED(0.0, 0.0, max_change=most), masks.copy(), np.zeros(SLOTS, dtype=int)
-    memory, before = rule.remember(SLOTS, WIDTH, WIDTH, "cpu"), np.zeros((SLOTS, WIDTH), dtype=int)
+    memory, before = memory_of(rule), np.zeros((SLOTS, WIDTH), dtype=int)
     for _ in range(8):
         moved = rng.random((SLOTS, WIDTH, 1)) < rng.choice([0.0, 0.1, 0.5])
         logits = np.where(moved, rng.normal(size=logits.shape), logits)
@@ -259,9 +265,7 @@ def test_rows_that_are_not_there_change_nothing(seed, rule):
     """The loop of fixed shapes leaves places over, which all stand at the first column of its first canvas."""
     rng, logits, masks, block = scene(seed)
     masks[0, 3:5] = True
-    one, two = (
-        step_of(logits, masks, block, [0] * SLOTS, memory=rule.remember(SLOTS, WIDTH, WIDTH, "cpu")) for _ in "12"
-    )
+    one, two = (step_of(logits, masks, block, [0] * SLOTS, memory=memory_of(rule)) for _ in "12")
     want, step, left = rule(one)[0], two, int(rng.integers(1, 40))
     step.logits = torch.cat((step.logits, torch.eye(VOCABULARY)[:1].repeat(left, 1).double() * 20))
     for name in ("slot", "position", "in_block"):
@@ -281,7 +285,7 @@ def test_greedy_rules_draw_nothing(family, prompt, rule, cache):
 def test_credits_change_what_is_committed():
     """A token that has led for three steps is committed at the fourth, where another has the larger logit."""
     rule, logits, seen = jot.CreditDecoding(alpha=3.0), np.zeros((1, 2, 3)), []
-    mask, memory = np.array([[False, True]]), rule.remember(1, 2, 4, "cpu")
+    mask, memory = np.array([[False, True]]), memory_of(rule)
     for index, leader in enumerate([0, 0, 0, 1]):
         logits[0, 1] = np.eye(3)[leader] * 0.2
         step = step_of(logits, mask, mask, [index], memory=memory)

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from jot.fast.shortlist import dream_small
-from jot.fast.turn import fused_commit, fused_compact, fused_turn
 from jot.models.base import DiffusionModel
 from jot.sampler.cache import KVCache, View
 from jot.sampler.config import DecodeConfig
-from jot.sampler.kernels import fusable
 from jot.sampler.loop import predict
-from jot.sampler.output import EXITED, SCHEDULED, Trace
-from jot.sampler.proposals import PROPOSALS, KeyedDraws, capped, committed, scheduled
-from jot.sampler.schedules import SCHEDULES, count, entry
+from jot.sampler.output import Traces
+from jot.sampler.proposals import PROPOSALS, KeyedDraws, committed, decide
+from jot.sampler.schedules import SCHEDULES, entry
 from jot.sampler.step import Step
 
 ROWS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # capacities of a step; beyond, multiples of the last
-SERIAL = 1 << 15  # entries that one program may compact
 BATCHES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128)
 
 
@@ -62,81 +58,8 @@ def compact(asked: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
     Places that are left over stand for entry (0, 0), which belongs to a prompt and is never written.
     """
-    if fusable(asked) and asked.numel() <= SERIAL:
-        return fused_compact(asked, size)
-    flat = asked.flatten()
-    target = torch.where(flat, (flat.cumsum(0) - 1).clamp(max=size), size)
-    source = torch.zeros(size + 1, dtype=torch.long, device=asked.device)
-    source = source.scatter_(0, target, torch.arange(len(flat), device=asked.device))[:size]
-    live = torch.arange(size, device=asked.device) < flat.sum()
-    source = torch.where(live, source, 0)
-    return source // asked.shape[1], source % asked.shape[1], live
-
-
-class DeviceTrace:
-    """The traces of every slot, kept on the device until a sample ends (see ``decode.Trace``)."""
-
-    def __init__(self, slots: int, width: int, steps: int, device):
-        def table(columns: int, fill: float, dtype=torch.float32) -> Tensor:
-            return torch.full((slots, columns), fill, dtype=dtype, device=device)
-
-        self.step, self.rule = table(width, -1, torch.int16), table(width, 0, torch.uint8)
-        self.margin, self.threshold = table(width, torch.nan), table(width, torch.nan)
-        self.mean, self.masked = table(steps, torch.nan), table(steps, 0, torch.int16)
-
-    def clear(self, s: int) -> None:
-        for tensor, fill in ((self.step, -1), (self.rule, 0), (self.margin, torch.nan), (self.threshold, torch.nan)):
-            tensor[s] = fill
-
-    def record(self, step: Step, live: Tensor, exits: Tensor, chosen: Tensor, commit: Tensor, threshold) -> None:
-        """What one step read and committed; a step that is taken again overwrites its own entries."""
-        gap = step.margin
-        place = step.homes[step.slot], step.position
-        rule = (chosen * SCHEDULED + exits * EXITED).to(torch.uint8)
-        news = [(self.step, step.index[step.slot].short()), (self.rule, rule), (self.margin, gap.float())]
-        if threshold is not None:
-            news.append((self.threshold, threshold.float()))
-        for table, new in news:
-            table.index_put_(place, torch.where(commit, new, table[place]))
-        slots, at = len(step.masks), (step.homes, step.index.clamp(max=self.mean.shape[1] - 1))
-        read = live & step.at(step.masks)
-        total = torch.zeros(slots, dtype=torch.float64, device=gap.device)
-        total.index_add_(0, step.slot, torch.where(read, gap, 0).double())
-        self.mean.index_put_(at, (total / count(step.slot, read, slots)).float())
-        self.masked.index_put_(at, step.masks.sum(1).short())
-
-    def read(self, s: int, start: int, end: int, steps: int) -> Trace:
-        def numbers(tensor: Tensor) -> np.ndarray:
-            return tensor[s].cpu().numpy().copy()
-
-        here = slice(start, end)
-        filled = (numbers(tensor)[here] for tensor in (self.step, self.rule, self.margin, self.threshold))
-        return Trace(*filled, numbers(self.mean)[:steps].tolist(), numbers(self.masked)[:steps].tolist())
-
-
-class Beside:
-    """A block of work on another CUDA stream; ``wait`` makes the current one wait for it. Without a stream, nothing.
-
-    It starts after what the current stream had to do, and only it uses its temporaries' memory again. What the current
-    stream has made and the block reads must live until the wait.
-    """
-
-    def __init__(self, side: torch.cuda.Stream | None):
-        self.side = side
-
-    def __enter__(self) -> None:
-        if self.side is not None:
-            self.side.wait_stream(torch.cuda.current_stream())
-            self.there = torch.cuda.stream(self.side)
-            self.there.__enter__()
-
-    def __exit__(self, *error) -> None:
-        if self.side is not None:
-            self.there.__exit__(*error)
-
-    def wait(self) -> None:
-        if self.side is not None:
-            torch.cuda.current_stream().wait_stream(self.side)
+    row, column = torch.nonzero_static(asked, size=size, fill_value=0).unbind(1)
+    return row, column, torch.arange(size, device=asked.device) < asked.sum()
 
 
 class FixedStep:
@@ -154,7 +77,6 @@ class FixedStep:
     def __init__(self, model: DiffusionModel, config: DecodeConfig, method, slots: int, width: int, trace: bool):
         self.model, self.config, self.method, self.draws = model, config, method, KeyedDraws()
         self.forward = lambda *given: model.hidden(*given)  # a bound method would hold more than a proxy
-        self.side: torch.cuda.Stream | None = None  # for work beside the forward
         device, every = model.device, slots + (slots > 1)
         self.slots = slots  # the one beside them, always done, fills a batch up
         self.cache = KVCache(every, width) if config.cache else None
@@ -166,8 +88,8 @@ class FixedStep:
         # block, whether it is done, steps, forwards of the whole canvas, masks with which its block began; then two
         # flags, not a number and held back.
         self.counters = torch.zeros(7 * every + 2, dtype=torch.long, device=device)
-        kinds = self.counters[:-2].view(7, every)
-        self.asked, self.index, self.block, self.done, self.steps, self.opened, self.begun = kinds
+        self.kinds = self.counters[:-2].view(7, every)
+        self.asked, self.index, self.block, self.done, self.steps, self.opened, self.begun = self.kinds
         self.flags = self.counters[-2:]
         self.column = torch.arange(width, device=device)
         self.edges = torch.tensor([0, *(end for _, end in config.blocks)], device=device)
@@ -187,13 +109,9 @@ class FixedStep:
         self.entries = torch.tensor(entries, dtype=torch.float32, device=device)
         # A rule, or the forward that opens a block of a shifted model, may take a block beyond its plan.
         self.unplanned = method.endless or (self.cache is not None and model.shift > 0 and not self.fraction)
-        self.reads_more = method.extra_rows(self.given[:1], self.prompt[:1], self.end[:1]) is not None
         self.banned = torch.tensor(sorted({model.mask_id, *config.suppress_tokens}), device=device)
-        longest, room = max(end - start for start, end in config.blocks), capacity(slots * config.length)
-        dtype = torch.float64 if config.head_dtype == "float64" else torch.float32
-        self.memory = method.remember(every, width, longest, device, (room, model.head.shape[0]), dtype)
-        most = config.steps + config.length + 2 * len(self.masks)  # forwards that a sample may take
-        self.trace = DeviceTrace(every, width, most, device) if trace else None
+        self.memory = method.remember(model, config, every, width)
+        self.traces = Traces(every, width, config, device) if trace else None
 
     @property
     def state(self) -> list[Tensor]:
@@ -203,7 +121,7 @@ class FixedStep:
             found += [*self.cache.keys, *self.cache.values]
         if self.memory is not None:
             found += self.memory.state
-        return found + (list(vars(self.trace).values()) if self.trace else [])
+        return found + (list(vars(self.traces).values()) if self.traces else [])
 
     @property
     def first(self) -> tuple[int, int]:
@@ -218,80 +136,46 @@ class FixedStep:
         model, method, config, whole = self.model, self.method, self.config, shape.whole
         pick, column = self.pick[: shape.batch], self.column[: shape.columns]
         canvas, prompt, end = self.canvas[pick, : shape.columns], self.prompt[pick], self.end[pick]
-        block, index, steps, active = self.block[pick], self.index[pick], self.steps[pick], self.done[pick] == 0
+        _, index, block, done, steps, _, begun = self.kinds[:, pick]
+        active = done == 0
         inside = column < end[:, None]
-        join = self.fork()
-        with join:  # what the forward does not wait for
-            here = block.clamp(max=len(self.masks) - 1)
-            masks = (canvas == model.mask_id) & inside & active[:, None]
-            edges = prompt[:, None] + self.edges
-            start, stop = edges.gather(1, here[:, None]), edges.gather(1, here[:, None] + 1)
-            in_block = masks & (column >= start) & (column < stop)
-            asked = masks if method.scope == "canvas" and whole else in_block
-            extra = method.extra_rows(masks, prompt, end) if whole else None
-            row, position, live = compact(asked if extra is None else asked | extra, shape.rows)
-            view = None
-            if self.cache is not None:
-                within = None
-                if not whole:
-                    within = start + column[: shape.queries]
-                    within = torch.where(within < end[:, None], within, shape.columns)
-                view = View(self.cache, pick, shape.columns, within, shape.straight)
-            asked_in_block, resolved = in_block[row, position] & live, ~masks & inside
-            begun = self.begun[pick]
-            share = self.entries[self.plans[begun] + torch.minimum(index, self.planned[begun])]
-            prepared = method.prepare(resolved, row, position)
-
-        def hidden(*given) -> Tensor:
-            try:
-                return self.forward(*given)
-            finally:  # also after an error, which a capture that is left open would hide
-                join.wait()
-
+        here = block.clamp(max=len(self.masks) - 1)
+        masks = (canvas == model.mask_id) & inside & active[:, None]
+        edges = prompt[:, None] + self.edges
+        start, stop = edges.gather(1, here[:, None]), edges.gather(1, here[:, None] + 1)
+        in_block = masks & (column >= start) & (column < stop)
+        asked = masks if method.scope == "canvas" and whole else in_block
+        extra = method.extra_rows(masks, prompt, end) if whole else None
+        row, position, live = compact(asked if extra is None else asked | extra, shape.rows)
+        view = None
+        if self.cache is not None:
+            within = None
+            if not whole:
+                within = start + column[: shape.queries]
+                within = torch.where(within < end[:, None], within, shape.columns)
+            view = View(self.cache, pick, shape.columns, within, shape.straight)
         key_mask = inside if shape.padded else None
         given = self.given[pick, : shape.columns] if config.guidance > 0 else None
-        logits = predict(model, config, self.banned, canvas, given, key_mask, row, position, view, hidden)
+        logits = predict(model, config, self.banned, canvas, given, key_mask, row, position, view, self.forward)
+        share = self.entries[self.plans[begun] + torch.minimum(index, self.planned[begun])]
         step = Step(
-            logits, row, position, asked_in_block, masks, resolved, index=steps, block_index=index, share=share,
-            keys=self.keys[pick], prompt=prompt, end=end, homes=pick, whole=whole, steps=config.steps,
-            memory=self.memory, prepared=prepared,
+            logits, row, position, in_block[row, position] & live, masks, ~masks & inside, index=steps,
+            block_index=index, share=share, keys=self.keys[pick], prompt=prompt, end=end, homes=pick, whole=whole,
+            steps=config.steps, memory=self.memory,
         )  # fmt: skip
-        short = self.propose(step, exact)
-        if short is not None:
-            step.void = (short & live).any()
-        exits, threshold = method(step)
-        due = None
-        if whole and self.cache is not None and model.shift:  # as in the plain loop
-            due = chosen = step.in_block & (position == start[row, 0])
-            exits = exits if method.block_start else step.none()
-        else:
-            chosen = scheduled(step, method, config, self.draws, exits, self.fraction)
-        exits, chosen = capped(step, method, exits, chosen, due)
-        if fusable(canvas):
-            commit = fused_commit(self, step, pick, live, exits, chosen)
-        else:
-            commit = self.commit(step, pick, live, exits, chosen, canvas[row, position])
-        if step.void is not None:  # nothing happens; the host takes this step again and looks at whole rows
-            active = active & ~step.void
-        if self.trace is not None:
-            self.trace.record(step, live, exits, chosen, commit, threshold)
-        if fusable(canvas) and not self.reads_more:
-            fused_turn(self, pick, active, whole)
-        else:
-            self.turn(pick, inside, edges, block, index, steps, active, whole)
-
-    def fork(self) -> Beside:
-        """Work beside the forward, where nothing of it goes into the forward."""
-        return Beside(self.side if self.cache is None and not self.config.guidance > 0 else None)
-
-    def propose(self, step: Step, exact: bool) -> Tensor | None:
-        """Set the step's proposal; returns the rows for which it is not exact, or None."""
-        config = self.config
         if config.nucleus and not exact:
             step.proposal, short = dream_small(step, config, self.draws)
-            return short
-        step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
-        return None
+            step.void = (short & live).any()
+        else:
+            step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
+        opening = start[:, 0] if whole and self.cache is not None and model.shift else None
+        exits, chosen, threshold = decide(step, method, config, self.draws, self.fraction, opening)
+        commit = self.commit(step, pick, live, exits, chosen, canvas[row, position])
+        if step.void is not None:  # nothing happens; the host takes this step again and looks at whole rows
+            active = active & ~step.void
+        if self.traces is not None:
+            self.traces.record(step, live, exits, chosen, commit, threshold)
+        self.turn(pick, inside, edges, active, whole)
 
     def commit(self, step: Step, pick, live, exits, chosen, old) -> Tensor:
         """Write what the live rows commit into the canvas, and the two flags; returns the rows, bool ``[rows]``."""
@@ -304,38 +188,36 @@ class FixedStep:
         self.flags[0] += (step.top.total.isnan() & live).any()
         return commit
 
-    def turn(self, pick, inside, edges, block, index, steps, active, whole: bool) -> None:
-        """Move the slots to a block with work left, as ``Loop.advance`` does."""
-        canvas, column = self.canvas[pick, : inside.shape[1]], self.column[: inside.shape[1]]
+    def turn(self, pick: Tensor, inside: Tensor, edges: Tensor, active: Tensor, whole: bool) -> None:
+        """Move the active slots to a block with work left, as ``Loop.advance`` does."""
+        config, canvas, column = self.config, self.canvas[pick, : inside.shape[1]], self.column[: inside.shape[1]]
+        before = self.kinds[:, pick]
+        _, index, block, _, steps, opened, begun = before
         masks = (canvas == self.model.mask_id) & inside
         left = F.pad(masks.cumsum(1), (1, 0))
         counts = left.gather(1, edges[:, 1:]) - left.gather(1, edges[:, :-1])
-        blocks = len(self.masks)
-        each, index = torch.arange(blocks, device=pick.device), index + 1
-        same, begun = each == block[:, None], self.begun[pick]
+        blocks, index = len(self.masks), index + 1
+        each = torch.arange(blocks, device=pick.device)
+        same = each == block[:, None]
         planned = self.planned[torch.where(same, begun[:, None], counts)]
         at = torch.where(same, index[:, None], 0)
         open_ = (each >= block[:, None]) & ((at < planned) | (self.unplanned & (counts > 0)))
-        if self.config.stop_early:
-            open_ = open_ & ((counts.sum(1, keepdim=True) if self.config.keep_steps else counts) > 0)
-        if self.config.extra_in_block and self.cache is not None:
+        if config.stop_early:
+            open_ = open_ & ((counts.sum(1, keepdim=True) if config.keep_steps else counts) > 0)
+        if config.extra_in_block and self.cache is not None:
             open_ = open_ | (same & (index == 1)[:, None])
         new = torch.where(open_, each, blocks).amin(1)
-        if self.config.stop_at_eos:
+        if config.stop_at_eos:
             eos = (canvas == self.model.eos_id) & inside & (column >= edges[:, :1])
             first, hole = (torch.where(found, column, len(column)).amin(1) for found in (eos, masks))
             new = torch.where(first < hole, blocks, new)
+        done, stays = new == blocks, new == block
         here = asked = counts.gather(1, new.clamp(max=blocks - 1)[:, None])[:, 0]
         if self.method.scope == "canvas":
             extra = self.method.extra_rows(masks, edges[:, 0], edges[:, -1])
             every = counts.sum(1) if extra is None else (masks | extra).sum(1)
-            asked = every if self.cache is None else torch.where(new != block, every, asked)
-        old = self.asked[pick]
-        self.asked[pick] = torch.where(active, torch.where(new == blocks, 0, asked), old)
-        self.done[pick] = ((self.done[pick] > 0) | (active & (new == blocks))).long()
-        self.index[pick] = torch.where(active, torch.where(new == block, index, 0), index - 1)
-        self.block[pick] = torch.where(active, new, block)
-        here = torch.where(new == block, begun, torch.where(new == blocks, 0, here))
-        self.begun[pick] = torch.where(active, here, begun)
-        self.steps[pick] = steps + active
-        self.opened[pick] += active & whole
+            asked = every if self.cache is None else torch.where(stays, asked, every)
+        asked, here = (torch.where(done, 0, count) for count in (asked, here))
+        index, begun = torch.where(stays, index, 0), torch.where(stays, begun, here)
+        after = torch.stack((asked, index, new, done.long(), steps + 1, opened + whole, begun))
+        self.kinds[:, pick] = torch.where(active, after, before)

@@ -12,16 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from jot.models.base import DiffusionModel, rope_table
+from jot.models.base import DiffusionModel, Parts, rope_table
+from jot.sampler.kernels import triton
 
 if TYPE_CHECKING:
     from jot.sampler.cache import View
 
-try:
-    import triton
+if triton is not None:
     import triton.language as tl
-except ImportError:  # a CPU build of torch comes without it
-    triton = None
 
 
 @dataclass
@@ -46,6 +44,14 @@ def _join(parts: list[nn.Linear], name: str) -> Tensor | None:
     return joint
 
 
+def _joint(parts: Parts) -> _Layer:
+    projections = [parts.q, parts.k, parts.v]
+    return _Layer(
+        parts.norm1.weight, _join(projections, "weight"), _join(projections, "bias"), parts.out.weight,
+        parts.norm2.weight, _join([parts.gate, parts.up], "weight"), parts.down.weight,
+    )  # fmt: skip
+
+
 class FusedForward:
     """Hidden states of a whole canvas; equal to ``model.hidden`` up to the rounding of sums in matrix products.
 
@@ -54,36 +60,14 @@ class FusedForward:
     """
 
     def __init__(self, model: DiffusionModel):
-        config = model.config
-        llada = model.family == "llada"
-        self.precise = llada  # LLaDA rotates in float32, Dream in the model's dtype
-        self.heads = config.n_heads if llada else config.num_attention_heads
-        self.kv_heads = (config.n_kv_heads or config.n_heads) if llada else config.num_key_value_heads
-        self.width = config.d_model if llada else config.hidden_size
-        self.head_dim = self.width // self.heads
+        config, first = model.config, model.layers[0]
+        self.precise = model.wide_rope
+        self.heads, self.head_dim = config.num_attention_heads, first.head_dim
+        self.kv_heads = first.kv_width // first.head_dim
         self.eps, self.theta = config.rms_norm_eps, config.rope_theta
-        self.embedding = model.get_input_embeddings().weight
-        self.final = (model.model.transformer["ln_f"] if llada else model.model.norm).weight
-        self.layers = [self._llada(block) if llada else self._dream(block) for block in model.layers]
+        self.embedding, self.final = model.get_input_embeddings().weight, model.norm.weight
+        self.layers = [_joint(block.parts) for block in model.layers]
         self.tables: dict[int, tuple[Tensor, Tensor]] = {}
-
-    @staticmethod
-    def _llada(block) -> _Layer:
-        projections = [block.q_proj, block.k_proj, block.v_proj]
-        return _Layer(
-            block.attn_norm.weight, _join(projections, "weight"), _join(projections, "bias"), block.attn_out.weight,
-            block.ff_norm.weight, _join([block.ff_proj, block.up_proj], "weight"), block.ff_out.weight,
-        )  # fmt: skip
-
-    @staticmethod
-    def _dream(layer) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
-        projections = [attention.q_proj, attention.k_proj, attention.v_proj]
-        return _Layer(
-            layer.input_layernorm.weight, _join(projections, "weight"), _join(projections, "bias"),
-            attention.o_proj.weight, layer.post_attention_layernorm.weight,
-            _join([mlp.gate_proj, mlp.up_proj], "weight"), mlp.down_proj.weight,
-        )  # fmt: skip
 
     def table(self, length: int, device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the angles, float32 ``[length, head_dim / 2]``, rounded as the family rounds them."""

@@ -20,10 +20,9 @@ import torch
 from jot.errors import UserError
 from jot.fast.fixed import BATCHES, FixedStep, Shape, capacity
 from jot.fast.forward import FusedForward
-from jot.fast.graphs import Pool, state_of
 from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig
-from jot.sampler.exits import KLASS, METHODS, Filling
+from jot.sampler.exits import METHODS, Filling
 from jot.sampler.kernels import triton
 from jot.sampler.output import KINDS, Output
 from jot.sampler.proposals import KeyedDraws, sample_key
@@ -54,7 +53,6 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
         ("draws of another kind", draws is not None and type(draws) is not KeyedDraws),
         ("draws that join by share", config.ranking == "origin"),
         ("top-k or a greedy nucleus", config.nucleus and (config.top_k or not config.temperature)),
-        ("KLASS in a batch under a cache", config.cache and isinstance(method, KLASS) and slots > 1),
         ("blocks of unequal length under a cache", config.cache and len({b - a for a, b in config.blocks}) > 1),
         ("steps beyond a block that Prophet or SchED filled", isinstance(method, Filling) and not config.stop_early),
         # Not ``type``: what passes for a rule by its class, as the replayed ones of tests/speed, runs as the rule.
@@ -63,6 +61,23 @@ def refusal(model: DiffusionModel, config: DecodeConfig, method, slots: int, dra
         if holds:
             return reason
     return None
+
+
+def state_of(model: DiffusionModel) -> tuple:
+    """Where and in what form the weights are, and how they are multiplied."""
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    return model.dtype, str(model.device), tf32, *(weight.data_ptr() for weight in model.parameters())
+
+
+class Pool:
+    """Memory that all graphs of a model share (they never run at once), and the stream that they are captured on."""
+
+    def __init__(self, device: torch.device):
+        self.handle, self.graph = torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
+        self.main = torch.cuda.Stream(device)  # of this device, which torch's own choice need not be
+        self.number = torch.zeros(1, device=device)
+        with torch.cuda.graph(self.graph, pool=self.handle, stream=self.main):  # keeps the memory alive
+            self.number + 1
 
 
 def stream(
@@ -129,7 +144,6 @@ class FastLoop:
         if self.cuda:
             with self.here():
                 self.pool = model.__dict__.get("_fast_pool") or Pool(self.device)
-                self.fixed.side = self.pool.side
                 if model.dtype != torch.float64:  # its kernels reckon in float32
                     self.fixed.forward = model.__dict__.get("_fused") or FusedForward(model)
                     model.__dict__["_fused"] = self.fixed.forward
@@ -223,8 +237,8 @@ class FastLoop:
         fixed.asked[s], fixed.block[s], fixed.done[s], fixed.begun[s] = asked, block, 0, fixed.masks[block]
         for counter in (fixed.index, fixed.steps, fixed.opened):
             counter[s] = 0
-        if fixed.trace is not None:
-            fixed.trace.clear(s)
+        if fixed.traces is not None:
+            fixed.traces.clear(s)
         return _Sample(key, len(prompt), asked, block)
 
     def run(self, queue: Iterator, seed: int) -> Iterator[tuple[int | str, Output]]:
@@ -273,8 +287,7 @@ class FastLoop:
 
     def parts(self, group: list[tuple[int, _Sample]]) -> list[list[tuple[int, _Sample]]]:
         """The slots that go through one forward together: all, or the longer and the shorter ones apart."""
-        # KLASS remembers the rows of one forward at a time, and a cache reads its slots in place.
-        if len(group) < 2 or self.config.cache is not None or isinstance(self.fixed.method, KLASS):
+        if len(group) < 2 or self.config.cache is not None:  # which reads its slots in place
             return [group] if group else []
         order = sorted(group, key=lambda item: -item[1].prompt)
         ends = [sample.prompt + self.config.length for _, sample in order]
@@ -339,7 +352,7 @@ class FastLoop:
     def finish(self, s: int, sample: _Sample) -> Output:
         end = sample.prompt + self.config.length
         tokens = self.fixed.canvas[s, :end].tolist()
-        trace = self.fixed.trace and self.fixed.trace.read(s, sample.prompt, end, sample.steps)
+        trace = self.fixed.traces and self.fixed.traces.read(s, sample.prompt, end, sample.steps)
         forwards = dict.fromkeys(KINDS.values(), 0) | {KINDS[self.config.cache]: sample.steps - sample.opened}
         forwards["full"] = sample.opened
         rest = sample.steps, forwards, sample.seconds, trace, "fast"

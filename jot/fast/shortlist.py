@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -55,56 +55,30 @@ def dream_small(step: Step, config: DecodeConfig, draws) -> tuple[Proposal, Tens
 # ---- kernels -----------------------------------------------------------------------------------------------
 
 
-class Shortlist(NamedTuple):
-    """Per row: top-2 statistics, log sum exp of the tempered logits, and the largest logits, in any order.
-
-    ``found`` counts the latter ``[rows]``; above ``ROOM`` not all of them are in ``value`` and ``token``
-    ``[rows, ROOM]``.
-    """
-
-    top: Top2
-    mass: Tensor
-    value: Tensor
-    token: Tensor
-    found: Tensor
-
-
-def inverse(temperature: float) -> float:
-    """What a float32 tensor on CUDA is multiplied by when it is divided by a number."""
-    return float(np.float32(1) / np.float32(temperature))
-
-
-def fused_shortlist(logits: Tensor, temperature: float) -> Shortlist:
-    """One program a row, which reads every logit twice; at least the ``SMALL`` largest finite ones are kept."""
-    rows, entries = logits.shape
-    first, second, total, mass = (torch.empty(rows, device=logits.device) for _ in range(4))
-    index = torch.empty(rows, dtype=torch.long, device=logits.device)
-    found = torch.zeros(rows, dtype=torch.int32, device=logits.device)
-    value = torch.empty(rows, ROOM, device=logits.device)
-    token = torch.empty(rows, ROOM, dtype=torch.long, device=logits.device)
-    block = min(8192, triton.next_power_of_2(entries))
-    with torch.cuda.device_of(logits):
-        _shortlist_kernel[(rows,)](
-            logits, first, second, index, total, mass, value, token, found, logits.stride(0), entries,
-            inverse(temperature), SIZE=min(SMALL, entries), ROOM=ROOM, LANES=min(1024, block), BLOCK=block,
-            num_warps=max(4, block // 512),
-        )  # fmt: skip
-    return Shortlist(Top2(first, second, index, total), mass, value, token, found)
-
-
 def fused_small(step: Step, config: DecodeConfig, draws) -> tuple[Proposal, Tensor]:
-    """``dream_small`` in two launches; the first gives the step its top-2 statistics too."""
-    listed = fused_shortlist(step.logits, config.temperature)
-    step.top = listed.top  # in place of what its cached property would compute
-    rows, device = len(step.logits), step.logits.device
-    drawn = torch.empty(rows, dtype=torch.long, device=device)
-    rank, likely = (torch.empty(rows, device=device) for _ in range(2))
+    """``dream_small`` in two launches; the first gives the step its top-2 statistics too.
+
+    One program a row reads every logit twice and keeps at least the ``SMALL`` largest finite ones with their tokens, in
+    any order; ``found`` counts them, and above ``ROOM`` not all of them are there.
+    """
+    (rows, entries), device = step.logits.shape, step.logits.device
+    first, second, total, mass, rank, likely = (torch.empty(rows, device=device) for _ in range(6))
+    index, drawn = (torch.empty(rows, dtype=torch.long, device=device) for _ in range(2))
+    found = torch.zeros(rows, dtype=torch.int32, device=device)
+    value = torch.empty(rows, ROOM, device=device)
+    token = torch.empty(rows, ROOM, dtype=torch.long, device=device)
     short = torch.empty(rows, dtype=torch.bool, device=device)
+    inverse = float(np.float32(1) / np.float32(config.temperature))  # as torch divides a tensor by a number on CUDA
+    block = min(8192, triton.next_power_of_2(entries))
+    step.top = Top2(first, second, index, total)  # in place of what its cached property would compute
     with torch.cuda.device_of(step.logits):
+        _shortlist_kernel[(rows,)](
+            step.logits, *step.top, mass, value, token, found, step.logits.stride(0), entries, inverse,
+            SIZE=min(SMALL, entries), ROOM=ROOM, LANES=min(1024, block), BLOCK=block, num_warps=max(4, block // 512),
+        )  # fmt: skip
         _nucleus_kernel[(rows,)](
-            listed.value, listed.token, listed.found, listed.mass, draws.uniform(step, TOKEN), drawn, rank, likely,
-            short.view(torch.uint8), inverse(config.temperature), config.top_p, step.logits.shape[1],
-            RANKING=config.ranking, ROOM=ROOM, num_warps=4,
+            value, token, found, mass, draws.uniform(step, TOKEN), drawn, rank, likely, short.view(torch.uint8),
+            inverse, config.top_p, entries, RANKING=config.ranking, ROOM=ROOM, num_warps=4,
         )  # fmt: skip
     return Proposal(drawn, draws.ranks(step) if config.ranking == "random" else rank, likely), short
 

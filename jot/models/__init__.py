@@ -110,14 +110,12 @@ def read_config(folder: Path):
 
 def _check_ids(config, rows: int, tokenizer, folder: Path) -> None:
     mask, file, foreign = config.mask_token_id, folder / "config.json", "they do not belong together"
-    if mask is None or not 0 <= mask < rows:
-        raise UserError(f"mask_token_id {mask!r} in {file} is not one of the {rows} vocabulary entries; correct it")
+    for field in ("mask_token_id", "eos_token_id"):
+        if (token := getattr(config, field)) is None or not 0 <= token < rows:
+            raise UserError(f"{field} {token!r} in {file} is not one of the {rows} vocabulary entries; correct it")
     for field in ("eos_token_id", "pad_token_id"):
         if getattr(config, field) == mask:
             raise UserError(f"mask_token_id and {field} are both {mask} in {file}; they must differ")
-    eos = config.eos_token_id
-    if eos is None or not 0 <= eos < rows:
-        raise UserError(f"eos_token_id {eos!r} in {file} is not one of the {rows} vocabulary entries; correct it")
     if tokenizer is None:
         return
     if len(tokenizer) > rows:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
 if TYPE_CHECKING:
@@ -66,33 +67,73 @@ def linear_to(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     CUDA accumulates 16-bit products in float32 and can hand them out unrounded; elsewhere the weight
     is widened a slice at a time.
     """
-    if weight.dtype == dtype:
-        return F.linear(x.to(dtype), weight)
-    if dtype.itemsize <= weight.dtype.itemsize:
-        return F.linear(x, weight).to(dtype)
-    if weight.dtype.itemsize == 4:
-        return F.linear(x.float(), weight).to(dtype)
+    if weight.dtype.itemsize >= min(dtype.itemsize, 4):
+        return F.linear(x.to(weight.dtype), weight).to(dtype)
     if x.is_cuda and x.dtype == weight.dtype:
         return torch.mm(x, weight.t(), out_dtype=torch.float32).to(dtype)
     return torch.cat([F.linear(x.float(), part.float()) for part in weight.split(8192)], dim=-1).to(dtype)
 
 
+class Parts(NamedTuple):
+    """The modules of one transformer block by what they do; a family has its own names for them."""
+
+    norm1: RMSNorm
+    q: nn.Linear
+    k: nn.Linear
+    v: nn.Linear
+    out: nn.Linear
+    norm2: RMSNorm
+    gate: nn.Linear
+    up: nn.Linear
+    down: nn.Linear
+
+
+class Block(nn.Module):
+    """A transformer block without a causal mask; subclasses make its modules and name them as ``parts``."""
+
+    parts: Parts
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.kv_width = self.head_dim * (config.num_key_value_heads or config.num_attention_heads)
+
+    def forward(self, x: Tensor, rope: tuple[Rope, Rope], key_mask: Tensor | None, store=None) -> Tensor:
+        parts = self.parts
+        n = parts.norm1(x)
+        q, k, v = (p(n).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for p in (parts.q, parts.k, parts.v))
+        if store is not None:
+            k, v = store(k, v)
+        # In the dtype of the tables, whatever the weights are.
+        q, k = (rotate(t.to(table[0].dtype), *table).to(v.dtype) for t, table in zip((q, k), rope, strict=True))
+        x = x + parts.out(attend(q, k, v, key_mask))
+        n = parts.norm2(x)
+        return x + parts.down(F.silu(parts.gate(n)) * parts.up(n))
+
+
 class DiffusionModel(PreTrainedModel):
     """A mask predictor: hidden states for a canvas, logits for the rows that are asked for.
 
-    Subclasses set ``family``, ``decode_defaults`` and ``shift`` and give ``hidden`` and ``head``. ``jot.decode`` adds
-    ``generate``.
+    ``jot.decode`` adds ``generate``. Subclasses make the modules and set:
+
+    Attributes:
+        family, decode_defaults: its name and the decoding parameters it is published with.
+        shift: how many rows to the left of a position its prediction lives.
+        wide_rope: rotate in float32 (``rope_full_precision``), not in the model's dtype.
+        places: where its embedding, layers, final norm and head are, by their names in a checkpoint.
     """
 
     family: str
     decode_defaults: dict
+    shift: int = 0
+    wide_rope: bool = False
+    places: dict[str, str]
     _supports_sdpa = True
     _tied_weights_keys = None
     name: str = "unnamed"
     fingerprint: str = "unsaved"
     tokenizer = None
 
-    shift: int = 0  # how many rows to the left of a position its prediction lives
     DERIVED = ("_fast_state", "_fast_loops", "_fast_pool", "_fused")  # what ``jot.fast.loop`` keeps with a model
 
     def __getstate__(self) -> dict:
@@ -114,25 +155,40 @@ class DiffusionModel(PreTrainedModel):
 
         ``view`` stores keys and values, or lets part of a canvas attend to stored ones (see ``jot.sampler.cache``).
         """
-        raise NotImplementedError
+        x = self.get_input_embeddings()(input_ids)
+        rope = self.rope(input_ids.shape[1], view, torch.float32 if self.wide_rope else x.dtype)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, rope, key_mask, view and partial(view.update, i))
+        return self.norm(x)
 
-    def rope(self, length: int, view: View | None, head_dim: int, dtype: torch.dtype) -> tuple[Rope, Rope]:
+    def rope(self, length: int, view: View | None, dtype: torch.dtype) -> tuple[Rope, Rope]:
         """Rotary tables of the queries and of the keys."""
-        whole = view.length if view else length
+        whole, head_dim = view.length if view else length, self.layers[0].head_dim
         keys = tuple(t.to(dtype) for t in rope_table(whole, head_dim, self.config.rope_theta, self.device))
         if view is None or view.positions is None:
             return keys, keys
         return tuple(t[view.positions][:, None] for t in keys), keys
 
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.get_submodule(self.places["embedding"])
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.get_submodule(self.places["head"])
+
     @property
     def head(self) -> Tensor:
         """Weight of the language-model head, ``[vocabulary, width]``."""
-        raise NotImplementedError
+        return self.get_output_embeddings().weight
 
     @property
     def layers(self) -> nn.ModuleList:
         """The transformer blocks, in order."""
-        raise NotImplementedError
+        return self.get_submodule(self.places["layers"])
+
+    @property
+    def norm(self) -> RMSNorm:
+        """The norm behind the last block."""
+        return self.get_submodule(self.places["norm"])
 
     @property
     def mask_id(self) -> int:
@@ -145,7 +201,7 @@ class DiffusionModel(PreTrainedModel):
     @property
     def max_positions(self) -> int:
         """Longest canvas, prompt included, in tokens."""
-        raise NotImplementedError
+        return self.config.max_position_embeddings
 
     def predict(
         self,
@@ -164,11 +220,11 @@ class DiffusionModel(PreTrainedModel):
             key_mask: ``[batch, length]``, False at padding, or None where nothing is padded.
             slot, position: the asked rows, each ``[rows]``; one that stands before a cached part is answered with
                 its first row, for steps whose idle rows stand at 0.
-            hidden: in place of ``self.hidden``; the rows are read after it.
+            hidden: in place of ``self.hidden``.
         """
         within = view is not None and view.positions is not None
         states = (hidden or self.hidden)(canvas.gather(1, view.positions) if within else canvas, key_mask, view)
-        row = self.source_row(position)  # from here on: ``hidden`` may have waited for the rows
+        row = self.source_row(position)
         if within:
             row = (row - view.positions[slot, 0]).clamp_min(0)
         return linear_to(states[slot, row], self.head, head_dtype)

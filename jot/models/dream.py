@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
-
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedConfig
 
-from jot.models.base import DiffusionModel, RMSNorm, Rope, attend, rotate
-
-if TYPE_CHECKING:
-    from jot.sampler.cache import View
+from jot.models.base import Block, DiffusionModel, Parts, RMSNorm
 
 
 class DreamConfig(PreTrainedConfig):
@@ -44,57 +37,32 @@ class DreamConfig(PreTrainedConfig):
 SUPPORTED = {"hidden_act": "silu", "rope_scaling": None, "use_sliding_window": False, "tie_word_embeddings": False}
 
 
-class DreamAttention(nn.Module):
+class DreamLayer(Block):
     def __init__(self, config: DreamConfig):
-        super().__init__()
-        width = config.hidden_size
-        self.head_dim = width // config.num_attention_heads
-        kv_width = self.head_dim * config.num_key_value_heads
-        self.q_proj = nn.Linear(width, width, bias=True)
-        self.k_proj = nn.Linear(width, kv_width, bias=True)
-        self.v_proj = nn.Linear(width, kv_width, bias=True)
-        self.o_proj = nn.Linear(width, width, bias=False)
-
-    def forward(self, n: Tensor, rope: tuple[Rope, Rope], key_mask: Tensor | None, store=None) -> Tensor:
-        q, k, v = (
-            p(n).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+        super().__init__(config)
+        width, mlp = config.hidden_size, config.intermediate_size
+        self.input_layernorm = RMSNorm(width, config.rms_norm_eps)
+        self.self_attn = nn.ModuleDict(
+            {
+                "q_proj": nn.Linear(width, width, bias=True),
+                "k_proj": nn.Linear(width, self.kv_width, bias=True),
+                "v_proj": nn.Linear(width, self.kv_width, bias=True),
+                "o_proj": nn.Linear(width, width, bias=False),
+            }
         )
-        if store is not None:
-            k, v = store(k, v)
-        q, k = rotate(q, *rope[0]), rotate(k, *rope[1])
-        return self.o_proj(attend(q, k, v, key_mask))
+        self.post_attention_layernorm = RMSNorm(width, config.rms_norm_eps)
+        self.mlp = nn.ModuleDict(
+            {
+                "gate_proj": nn.Linear(width, mlp, bias=False),
+                "up_proj": nn.Linear(width, mlp, bias=False),
+                "down_proj": nn.Linear(mlp, width, bias=False),
+            }
+        )
 
-
-class DreamMLP(nn.Module):
-    def __init__(self, config: DreamConfig):
-        super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-
-    def forward(self, n: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(n)) * self.up_proj(n))
-
-
-class DreamLayer(nn.Module):
-    def __init__(self, config: DreamConfig):
-        super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = DreamAttention(config)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = DreamMLP(config)
-
-    def forward(self, x: Tensor, rope: tuple[Rope, Rope], key_mask: Tensor | None, store=None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rope, key_mask, store)
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class DreamBackbone(nn.Module):
-    def __init__(self, config: DreamConfig):
-        super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList([DreamLayer(config) for _ in range(config.num_hidden_layers)])
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+    @property
+    def parts(self) -> Parts:
+        attention, mlp = self.self_attn.values(), self.mlp.values()
+        return Parts(self.input_layernorm, *attention, self.post_attention_layernorm, *mlp)
 
 
 class DreamModel(DiffusionModel):
@@ -109,34 +77,16 @@ class DreamModel(DiffusionModel):
         "temperature": 0.1, "top_p": 0.9,
     }  # fmt: skip
 
+    places = {"embedding": "model.embed_tokens", "layers": "model.layers", "norm": "model.norm", "head": "lm_head"}
+
     def __init__(self, config: DreamConfig):
         super().__init__(config)
-        self.model = DreamBackbone(config)
+        self.model = nn.ModuleDict(
+            {
+                "embed_tokens": nn.Embedding(config.vocab_size, config.hidden_size),
+                "layers": nn.ModuleList([DreamLayer(config) for _ in range(config.num_hidden_layers)]),
+                "norm": RMSNorm(config.hidden_size, config.rms_norm_eps),
+            }
+        )
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.model.embed_tokens
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head
-
-    @property
-    def head(self) -> Tensor:
-        return self.lm_head.weight
-
-    @property
-    def layers(self) -> nn.ModuleList:
-        return self.model.layers
-
-    @property
-    def max_positions(self) -> int:
-        return self.config.max_position_embeddings
-
-    def hidden(self, input_ids: Tensor, key_mask: Tensor | None = None, view: View | None = None) -> Tensor:
-        x = self.model.embed_tokens(input_ids)
-        head_dim = self.config.hidden_size // self.config.num_attention_heads
-        rope = self.rope(input_ids.shape[1], view, head_dim, x.dtype)  # in the model's dtype, unlike LLaDA
-        for i, layer in enumerate(self.model.layers):
-            x = layer(x, rope, key_mask, view and partial(view.update, i))
-        return self.model.norm(x)

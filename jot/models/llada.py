@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedConfig
 
-from jot.models.base import DiffusionModel, RMSNorm, Rope, attend, rotate
-
-if TYPE_CHECKING:
-    from jot.sampler.cache import View
+from jot.models.base import Block, DiffusionModel, Parts, RMSNorm
 
 
 class LLaDAConfig(PreTrainedConfig):
     """Fields of the published ``config.json``; the defaults are LLaDA-8B's."""
 
     model_type = "llada"
+    attribute_map = {
+        "hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+        "num_key_value_heads": "n_kv_heads", "max_position_embeddings": "max_sequence_length",
+    }  # fmt: skip
     d_model: int = 4096
     n_layers: int = 32
     n_heads: int = 32
@@ -58,48 +54,24 @@ SUPPORTED = {
 }  # fmt: skip
 
 
-class LLaDABlock(nn.Module):
+class LLaDABlock(Block):
     def __init__(self, config: LLaDAConfig):
-        super().__init__()
-        width, mlp = config.d_model, config.mlp_hidden_size
-        self.head_dim = width // config.n_heads
-        kv_width = self.head_dim * (config.n_kv_heads or config.n_heads)
+        super().__init__(config)
+        width, mlp, bias = config.d_model, config.mlp_hidden_size, bool(config.include_qkv_bias)
         self.attn_norm = RMSNorm(width, config.rms_norm_eps)
-        self.q_proj = nn.Linear(width, width, bias=bool(config.include_qkv_bias))
-        self.k_proj = nn.Linear(width, kv_width, bias=bool(config.include_qkv_bias))
-        self.v_proj = nn.Linear(width, kv_width, bias=bool(config.include_qkv_bias))
+        self.q_proj = nn.Linear(width, width, bias=bias)
+        self.k_proj = nn.Linear(width, self.kv_width, bias=bias)
+        self.v_proj = nn.Linear(width, self.kv_width, bias=bias)
         self.attn_out = nn.Linear(width, width, bias=False)
         self.ff_norm = RMSNorm(width, config.rms_norm_eps)
         self.ff_proj = nn.Linear(width, mlp, bias=False)
         self.up_proj = nn.Linear(width, mlp, bias=False)
         self.ff_out = nn.Linear(mlp, width, bias=False)
 
-    def forward(self, x: Tensor, rope: tuple[Rope, Rope], key_mask: Tensor | None, store=None) -> Tensor:
-        n = self.attn_norm(x)
-        q, k, v = (
-            p(n).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        if store is not None:
-            k, v = store(k, v)
-        # The rotation runs in float32 whatever the weights are (``rope_full_precision``).
-        q, k = (rotate(t.float(), *table).to(v.dtype) for t, table in zip((q, k), rope, strict=True))
-        x = x + self.attn_out(attend(q, k, v, key_mask))
-        n = self.ff_norm(x)
-        return x + self.ff_out(F.silu(self.ff_proj(n)) * self.up_proj(n))
-
-
-class LLaDABackbone(nn.Module):
-    def __init__(self, config: LLaDAConfig):
-        super().__init__()
-        rows = config.embedding_size or config.vocab_size
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(rows, config.d_model),
-                "blocks": nn.ModuleList([LLaDABlock(config) for _ in range(config.n_layers)]),
-                "ln_f": RMSNorm(config.d_model, config.rms_norm_eps),
-                "ff_out": nn.Linear(config.d_model, rows, bias=False),
-            }
-        )
+    @property
+    def parts(self) -> Parts:
+        attention = self.attn_norm, self.q_proj, self.k_proj, self.v_proj, self.attn_out
+        return Parts(*attention, self.ff_norm, self.ff_proj, self.up_proj, self.ff_out)
 
 
 class LLaDAModelLM(DiffusionModel):
@@ -109,34 +81,20 @@ class LLaDAModelLM(DiffusionModel):
     base_model_prefix = "model"
     family = "llada"
     decode_defaults = {"schedule": "llada", "proposal": "llada", "ranking": "confidence", "temperature": 0.0}
+    wide_rope = True
+    places = {
+        "embedding": "model.transformer.wte", "layers": "model.transformer.blocks",
+        "norm": "model.transformer.ln_f", "head": "model.transformer.ff_out",
+    }  # fmt: skip
 
     def __init__(self, config: LLaDAConfig):
         super().__init__(config)
-        self.model = LLaDABackbone(config)
+        rows = config.embedding_size or config.vocab_size
+        parts = {
+            "wte": nn.Embedding(rows, config.d_model),
+            "blocks": nn.ModuleList([LLaDABlock(config) for _ in range(config.n_layers)]),
+            "ln_f": RMSNorm(config.d_model, config.rms_norm_eps),
+            "ff_out": nn.Linear(config.d_model, rows, bias=False),
+        }
+        self.model = nn.ModuleDict({"transformer": nn.ModuleDict(parts)})
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.model.transformer["wte"]
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.model.transformer["ff_out"]
-
-    @property
-    def head(self) -> Tensor:
-        return self.model.transformer["ff_out"].weight
-
-    @property
-    def layers(self) -> nn.ModuleList:
-        return self.model.transformer["blocks"]
-
-    @property
-    def max_positions(self) -> int:
-        return self.config.max_sequence_length
-
-    def hidden(self, input_ids: Tensor, key_mask: Tensor | None = None, view: View | None = None) -> Tensor:
-        parts = self.model.transformer
-        x = parts["wte"](input_ids)
-        rope = self.rope(input_ids.shape[1], view, self.config.d_model // self.config.n_heads, torch.float32)
-        for i, block in enumerate(parts["blocks"]):
-            x = block(x, rope, key_mask, view and partial(view.update, i))
-        return parts["ln_f"](x)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,10 @@ from jot.sampler.kernels import divergence, entropies
 from jot.sampler.previous import Credits, Leaders, Memory, Previous
 from jot.sampler.schedules import count, highest, ranks
 from jot.sampler.step import Step
+
+if TYPE_CHECKING:
+    from jot.models.base import DiffusionModel
+    from jot.sampler.config import DecodeConfig
 
 
 class ExitRule:
@@ -55,22 +59,13 @@ class ExitRule:
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError
 
-    def prepare(self, resolved: Tensor, slot: Tensor, position: Tensor) -> Tensor | None:
-        """What the rule can compute ahead of the forward, for ``Step.prepared``; arguments as fields of ``Step``."""
-        return None
-
     def extra_rows(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor | None:
         """Rows to read beside the masks, bool ``[slots, length]``; ``prompt`` and ``end`` bound the generated part."""
         return None
 
-    def remember(
-        self, samples: int, width: int, block: int, device, room: tuple[int, int] | None = None, dtype=torch.float32
-    ) -> Memory | None:
-        """What the rule keeps between the steps of a run, for ``Step.memory``.
-
-        Args:
-            samples, width, block: batch rows of the run, columns of a canvas, positions of its longest block.
-            room, dtype: rows and vocabulary of a step, and of its logits, where they must keep their place in memory.
+    def remember(self, model: DiffusionModel, config: DecodeConfig, samples: int, width: int) -> Memory | None:
+        """What the rule keeps between the steps of a run of so many batch rows of ``width`` columns, for
+        ``Step.memory``.
         """
         return None
 
@@ -173,13 +168,10 @@ class JoT(ExitRule):
         tau = self.tau_max - (self.tau_max - self.tau_min) * self.phi(resolved)
         return torch.where(tau < self.tau_min * (1 + 1e-12), self.tau_min, tau)
 
-    def prepare(self, resolved: Tensor, slot: Tensor, position: Tensor) -> Tensor | None:
-        return None if math.isinf(self.tau_max) else self.tau(resolved)[slot, position].log()
-
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         if math.isinf(self.tau_max):
             return step.none(), None
-        threshold = self.prepare(step.resolved, step.slot, step.position) if step.prepared is None else step.prepared
+        threshold = step.at(self.tau(step.resolved)).log()
         return (step.at(step.masks) if self.canvas else step.in_block) & (step.margin >= threshold), threshold
 
 
@@ -311,8 +303,8 @@ class SchED(Filling):
             left = (-self.rate * t).exp() if self.shape == "exponential" else (1 + (math.pi * t).cos()) / 2
         return self.low + (self.high - self.low) * left
 
-    def remember(self, samples, width, block, device, room=None, dtype=None) -> Memory | None:
-        return None if self.max_change is None else Leaders(samples, width, device)
+    def remember(self, model, config, samples, width) -> Memory | None:
+        return None if self.max_change is None else Leaders(samples, width, model.device)
 
     def settled(self, step: Step, inside: Tensor) -> Tensor:
         if self.max_change is None:
@@ -364,8 +356,10 @@ class KLASS(ExitRule):
             if getattr(self, field) not in known:
                 raise UserError(f"klass: {field}={getattr(self, field)!r} must be one of {', '.join(known)}")
 
-    def remember(self, samples, width, block, device, room=None, dtype=torch.float32) -> Memory:
-        return Previous(samples, width, self.history, device, room, dtype)
+    def remember(self, model, config, samples, width) -> Memory:
+        dtype = torch.float64 if config.head_dtype == "float64" else torch.float32
+        room = samples * config.length, model.head.shape[0]
+        return Previous(samples, width, self.history, model.device, room, dtype)
 
     def _track(self, step: Step) -> tuple[Tensor, Tensor]:
         """The last ``history`` divergences of every row, ``[rows, history]``, and the probability of its leader."""
@@ -545,8 +539,8 @@ class CreditDecoding(ExitRule):
         for field, high in (("threshold", 1), ("alpha", 1e3), ("gamma", 1e3), ("beta", 1)):
             number("credit", field, getattr(self, field), low=0, high=high)
 
-    def remember(self, samples, width, block, device, room=None, dtype=None) -> Memory:
-        return Credits(samples, width, block, device)
+    def remember(self, model, config, samples, width) -> Memory:
+        return Credits(samples, width, max(end - start for start, end in config.blocks), model.device)
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         top = step.top

@@ -109,15 +109,16 @@ def fused_divergence(now: Tensor, before: Tensor, at: Tensor) -> tuple[Tensor, T
     peaks = torch.empty(2, rows, parts, dtype=torch.float32, device=now.device)
     masses = torch.empty(2, rows, parts, dtype=torch.float64, device=now.device)
     kl, sure = torch.empty(rows, parts, dtype=torch.float64, device=now.device), masses.new_empty(rows)
-    given = now, before, at, peaks, masses
-    layout = {"PARTS": triton.next_power_of_2(parts), "BLOCK": block, "num_warps": 8}
+    shape = entries, parts, size
     with torch.cuda.device_of(now):
-        _mass_kernel[(rows, parts)](
-            *given, now.stride(0), before.stride(0), rows, entries, parts, size, BLOCK=block, num_warps=8
-        )
+        for logits, pick, peak, mass in zip(
+            (now, before), (torch.arange(rows, device=now.device), at), peaks, masses, strict=True
+        ):
+            _mass_kernel[(rows, parts)](logits, pick, peak, mass, logits.stride(0), *shape, BLOCK=block, num_warps=8)
         _divergence_kernel[(rows, parts)](
-            *given, kl, sure, now.stride(0), before.stride(0), rows, entries, parts, size, **layout
-        )
+            now, before, at, *peaks, *masses, kl, sure, now.stride(0), before.stride(0), *shape,
+            PARTS=triton.next_power_of_2(parts), BLOCK=block, num_warps=8,
+        )  # fmt: skip
     return kl.sum(1), sure
 
 
@@ -171,36 +172,24 @@ if triton is not None:
         tl.store(total + row, tl.sum(mass, axis=0))
 
     @triton.jit
-    def _mass_kernel(
-        now, before, at, peaks, masses, stride, before_stride, rows, entries, parts, size, BLOCK: tl.constexpr
-    ):  # fmt: skip
-        """Largest logit, and sum of exponentials below it, of one part of a row and of the row it is compared with."""
+    def _mass_kernel(logits, pick, peaks, masses, stride, entries, parts, size, BLOCK: tl.constexpr):
+        """Largest logit, and sum of exponentials below it, of one part of a picked row."""
         row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-        x_base = now + row * stride
-        y_base = before + tl.maximum(tl.load(at + row), 0) * before_stride
+        base = logits + tl.maximum(tl.load(pick + row), 0) * stride
         first, lane = part * size, tl.arange(0, BLOCK)
-        x_top = tl.full([BLOCK], float("-inf"), tl.float32)
-        y_top = tl.full([BLOCK], float("-inf"), tl.float32)
+        top = tl.full([BLOCK], float("-inf"), tl.float32)
         for start in range(0, size, BLOCK):
             inside = first + start + lane < entries
-            x_top = tl.maximum(x_top, tl.load(x_base + first + start + lane, mask=inside, other=float("-inf")))
-            y_top = tl.maximum(y_top, tl.load(y_base + first + start + lane, mask=inside, other=float("-inf")))
-        x_peak, y_peak = tl.max(x_top, axis=0), tl.max(y_top, axis=0)
+            top = tl.maximum(top, tl.load(base + first + start + lane, mask=inside, other=float("-inf")))
+        peak = tl.max(top, axis=0)
         # A part of nothing but minus infinity weighs nothing; any finite peak says so.
-        x_safe = tl.where(x_peak > float("-inf"), x_peak, 0.0).to(tl.float64)
-        y_safe = tl.where(y_peak > float("-inf"), y_peak, 0.0).to(tl.float64)
-        x_mass, y_mass = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
+        safe = tl.where(peak > float("-inf"), peak, 0.0).to(tl.float64)
+        mass = tl.zeros([BLOCK], tl.float64)
         for start in range(0, size, BLOCK):
             inside = first + start + lane < entries
-            x = tl.load(x_base + first + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
-            y = tl.load(y_base + first + start + lane, mask=inside, other=float("-inf")).to(tl.float64)
-            x_mass += tl.exp(x - x_safe)
-            y_mass += tl.exp(y - y_safe)
-        here = row * parts + part
-        tl.store(peaks + here, x_peak)
-        tl.store(peaks + rows * parts + here, y_peak)
-        tl.store(masses + here, tl.sum(x_mass, axis=0))
-        tl.store(masses + rows * parts + here, tl.sum(y_mass, axis=0))
+            mass += tl.exp(tl.load(base + first + start + lane, mask=inside, other=float("-inf")).to(tl.float64) - safe)
+        tl.store(peaks + row * parts + part, peak)
+        tl.store(masses + row * parts + part, tl.sum(mass, axis=0))
 
     @triton.jit
     def _whole(peaks, masses, parts, PARTS: tl.constexpr):
@@ -213,7 +202,7 @@ if triton is not None:
 
     @triton.jit
     def _divergence_kernel(
-        now, before, at, peaks, masses, kl, sure, stride, before_stride, rows, entries, parts, size,
+        now, before, at, x_peaks, y_peaks, x_masses, y_masses, kl, sure, stride, before_stride, entries, parts, size,
         PARTS: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -221,8 +210,8 @@ if triton is not None:
         known = other >= 0
         x_base = now + row * stride
         y_base = before + tl.maximum(other, 0) * before_stride
-        x_peak, x_total = _whole(peaks + row * parts, masses + row * parts, parts, PARTS)
-        y_peak, y_total = _whole(peaks + (rows + row) * parts, masses + (rows + row) * parts, parts, PARTS)
+        x_peak, x_total = _whole(x_peaks + row * parts, x_masses + row * parts, parts, PARTS)
+        y_peak, y_total = _whole(y_peaks + row * parts, y_masses + row * parts, parts, PARTS)
         x_share, y_share = 1.0 / x_total, 1.0 / y_total
         first, lane = part * size, tl.arange(0, BLOCK)
         gain = tl.zeros([BLOCK], tl.float64)

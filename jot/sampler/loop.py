@@ -17,8 +17,8 @@ from torch import Tensor
 
 from jot.errors import UserError
 from jot.sampler.cache import KVCache, View
-from jot.sampler.output import EXITED, KINDS, SCHEDULED, Output, Trace, ended
-from jot.sampler.proposals import PROPOSALS, capped, committed, sample_key, scheduled
+from jot.sampler.output import KINDS, Output, Trace, Traces, ended
+from jot.sampler.proposals import PROPOSALS, committed, decide, sample_key
 from jot.sampler.schedules import SCHEDULES, entry
 from jot.sampler.step import Step
 
@@ -32,7 +32,6 @@ class _Slot:
 
     key: int | str
     prompt: int  # tokens of the prompt
-    trace: Trace | None
     block: int = 0
     index: int = 0  # step within the block
     seconds: float = 0.0
@@ -67,7 +66,7 @@ class Loop:
 
     def __init__(self, model, config: DecodeConfig, method, slots: int, width: int, trace: bool, draws):
         self.model, self.config, self.method, self.draws = model, config, method, draws
-        self.want_trace = trace
+        self.traces = Traces(slots, width, config, model.device) if trace else None
         self.canvas = torch.full((slots, width), model.eos_id, dtype=torch.long, device=model.device)
         self.given = torch.zeros_like(self.canvas, dtype=torch.bool)
         self.keys = torch.zeros(slots, dtype=torch.long, device=model.device)
@@ -76,8 +75,7 @@ class Loop:
         self.cache = KVCache(slots, width) if config.cache else None
         demoted = config.begin_suppress_tokens if method.skip_demoted else ()
         self.demoted = torch.tensor(demoted, device=model.device) if demoted else None
-        longest = max(end - start for start, end in config.blocks)
-        self.memory = method.remember(slots, width, longest, model.device)
+        self.memory = method.remember(model, config, slots, width)
 
     def fill(self, s: int, key: int | str, prompt: list[int]) -> None:
         """Start a sample in slot ``s``: prompt, then the masks, then padding that the key mask hides."""
@@ -88,7 +86,9 @@ class Loop:
         self.canvas[s, : len(row)] = torch.tensor(row, device=self.canvas.device)
         self.given[s] = self.canvas[s] != self.model.mask_id
         self.keys[s] = sample_key(self.config.seed, key)
-        self.slots[s] = _Slot(key, len(prompt), Trace.empty(self.config.length) if self.want_trace else None)
+        self.slots[s] = _Slot(key, len(prompt))
+        if self.traces is not None:
+            self.traces.clear(s)
 
     def advance(self, s: int, row: np.ndarray) -> bool:
         """Move slot ``s`` to a block with work left; False when the sample is done. ``row``: its canvas."""
@@ -115,10 +115,16 @@ class Loop:
             slot.block, slot.index, slot.plan = slot.block + 1, 0, None
         return False
 
+    def trace(self, s: int) -> Trace | None:
+        """How the canvas in slot ``s`` has been filled so far, where that is kept."""
+        slot = self.slots[s]
+        return self.traces and self.traces.read(s, slot.prompt, slot.prompt + self.config.length, slot.steps)
+
     def finish(self, s: int) -> tuple[int | str, Output]:
-        slot, self.slots[s] = self.slots[s], None
+        slot, trace = self.slots[s], self.trace(s)
+        self.slots[s] = None
         tokens = self.canvas[s, : slot.prompt + self.config.length].tolist()
-        rest = slot.steps, slot.forwards, slot.seconds, slot.trace
+        rest = slot.steps, slot.forwards, slot.seconds, trace
         return slot.key, Output.of(self.model, self.config, tokens, slot.prompt, *rest)
 
     def run(self, queue: Iterator[tuple[int | str, list[int]]]) -> Iterator[tuple[int | str, Output] | None]:
@@ -152,21 +158,15 @@ class Loop:
         if step.top.total.isnan().any():
             raise UserError(self.model.not_numbers())
         step.proposal = PROPOSALS[config.proposal](step, config, self.draws)
-        exits, threshold = self.method(step)
-        due = None
-        if whole and self.cache is not None and self.model.shift:
-            # Within the block, what predicts its first position lies outside: that position is committed now, alone.
-            due = chosen = step.in_block & (step.position == edges[step.slot, 0])
-            exits = exits if self.method.block_start else step.none()
-        else:
-            chosen = scheduled(step, self.method, config, self.draws, exits, slots[0].plan.dtype.kind == "f")
-        exits, chosen = capped(step, self.method, exits, chosen, due)
+        opening = edges[:, 0] if whole and self.cache is not None and self.model.shift else None
+        fraction = slots[0].plan.dtype.kind == "f"
+        exits, chosen, threshold = decide(step, self.method, config, self.draws, fraction, opening)
         commit = exits | chosen
         token = committed(step, self.method, exits)
         self.canvas[step.homes[step.slot[commit]], step.position[commit]] = token[commit]
 
-        if self.want_trace:
-            self.record(slots, step, exits, chosen, threshold)
+        if self.traces is not None:
+            self.traces.record(step, torch.ones_like(commit), exits, chosen, commit, threshold)
         kind = KINDS[None if whole else config.cache]
         seconds = (time.perf_counter() - begun) / len(slots)
         for slot in slots:
@@ -212,18 +212,3 @@ class Loop:
             end=end, homes=pick, whole=whole, steps=config.steps, memory=self.memory, demoted=self.demoted,
         )  # fmt: skip
         return step, edges
-
-    def record(self, slots: list[_Slot], step: Step, exits: Tensor, chosen: Tensor, threshold: Tensor | None) -> None:
-        row, position = step.slot.cpu().numpy(), step.position.cpu().numpy()
-        gap = step.margin.float().cpu().numpy()
-        rule = (chosen * SCHEDULED + exits * EXITED).cpu().numpy()
-        limit = np.full(len(row), np.nan) if threshold is None else threshold.float().cpu().numpy()
-        masked, read = step.masks.sum(1).tolist(), step.at(step.masks).cpu().numpy()
-        for s, slot in enumerate(slots):
-            mine = (row == s) & read
-            slot.trace.mean_margin.append(float(gap[mine].mean()) if mine.any() else float("nan"))
-            slot.trace.masked.append(masked[s])
-            hit = mine & (rule > 0)
-            at = position[hit] - slot.prompt
-            slot.trace.step[at], slot.trace.rule[at] = slot.steps, rule[hit]
-            slot.trace.margin[at], slot.trace.threshold[at] = gap[hit], limit[hit]

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from jot.sampler.schedules import count
+
+if TYPE_CHECKING:
+    from jot.sampler.config import DecodeConfig
+    from jot.sampler.step import Step
 
 SCHEDULED, EXITED = 1, 2  # bits of Trace.rule
 KINDS = {None: "full", "prefix": "suffix", "dual": "block"}  # forwards by the part of the canvas they run on
@@ -33,13 +42,47 @@ class Trace:
     rule: np.ndarray
     margin: np.ndarray
     threshold: np.ndarray
-    mean_margin: list[float] = field(default_factory=list)
-    masked: list[int] = field(default_factory=list)
+    mean_margin: list[float]
+    masked: list[int]
 
-    @classmethod
-    def empty(cls, length: int) -> Trace:
-        nan = np.full(length, np.nan, dtype=np.float32)
-        return cls(np.full(length, -1, np.int16), np.zeros(length, np.uint8), nan.copy(), nan.copy())
+
+class Traces:
+    """The traces of every batch row, kept on the device until a sample ends."""
+
+    def __init__(self, samples: int, width: int, config: DecodeConfig, device):
+        def table(columns: int, fill: float, dtype=torch.float32) -> Tensor:
+            return torch.full((samples, columns), fill, dtype=dtype, device=device)
+
+        most = config.steps + config.length + 2 * len(config.blocks)  # forwards that a sample may take
+        self.step, self.rule = table(width, -1, torch.int16), table(width, 0, torch.uint8)
+        self.margin, self.threshold = table(width, torch.nan), table(width, torch.nan)
+        self.mean, self.masked = table(most, torch.nan), table(most, 0, torch.int16)
+
+    def clear(self, s: int) -> None:
+        for tensor, fill in ((self.step, -1), (self.rule, 0), (self.margin, torch.nan), (self.threshold, torch.nan)):
+            tensor[s] = fill
+
+    def record(self, step: Step, live: Tensor, exits: Tensor, chosen: Tensor, commit: Tensor, threshold) -> None:
+        """What the ``live`` rows of a step show, and what it commits; one that is taken again overwrites its own."""
+        gap = step.margin
+        place = step.homes[step.slot], step.position
+        rule = (chosen * SCHEDULED + exits * EXITED).to(torch.uint8)
+        news = [(self.step, step.index[step.slot].short()), (self.rule, rule), (self.margin, gap.float())]
+        if threshold is not None:
+            news.append((self.threshold, threshold.float()))
+        for table, new in news:
+            table.index_put_(place, torch.where(commit, new, table[place]))
+        slots, at = len(step.masks), (step.homes, step.index.clamp(max=self.mean.shape[1] - 1))
+        read = live & step.at(step.masks)
+        total = torch.zeros(slots, dtype=torch.float64, device=gap.device)
+        total.index_add_(0, step.slot, torch.where(read, gap, 0).double())
+        self.mean.index_put_(at, (total / count(step.slot, read, slots)).float())
+        self.masked.index_put_(at, step.masks.sum(1).short())
+
+    def read(self, s: int, start: int, end: int, steps: int) -> Trace:
+        """The trace of a row whose generated part is ``start`` to ``end``, after so many steps."""
+        filled = (t[s, start:end].cpu().numpy().copy() for t in (self.step, self.rule, self.margin, self.threshold))
+        return Trace(*filled, *(t[s, :steps].tolist() for t in (self.mean, self.masked)))
 
 
 @dataclass

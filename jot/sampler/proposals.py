@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from jot.sampler.kernels import fusable, slices
-from jot.sampler.rowwise import fused_scheduled, fused_uniform
+from jot.sampler.kernels import slices
 from jot.sampler.schedules import count, highest
 from jot.sampler.step import Proposal, Step
 
@@ -44,8 +43,6 @@ class KeyedDraws:
 
     def uniform(self, step: Step, stream: int) -> Tensor:
         """Uniform numbers in (0, 1), float64 ``[rows]``."""
-        if stream not in step.kept and fusable(step.slot):
-            step.kept[stream] = fused_uniform(step.keys, step.index, step.slot, step.position, stream)
         if stream not in step.kept:
             x = step.keys[step.slot]
             for counter in (step.index[step.slot], step.position, torch.full_like(step.position, stream)):
@@ -175,39 +172,43 @@ def dream(step: Step, config: DecodeConfig, draws) -> Proposal:
 PROPOSALS = {"llada": llada, "dream": dream}
 
 
-def choose(step: Step, config: DecodeConfig, draws, rank: Tensor, quota: Tensor, candidate: Tensor) -> Tensor:
-    """The rows that the schedule reveals: the highest, a weighted draw (``alg_temp``), or all that join ("origin")."""
-    if config.ranking == "origin":
-        return (-rank < step.share[step.slot]) & candidate
-    if config.alg_temp:
-        return draws.without_replacement(rank / config.alg_temp, step, quota, candidate)
-    return highest(rank, step.slot, quota, candidate)
-
-
 def scheduled(step: Step, method, config: DecodeConfig, draws, exits: Tensor, fraction: bool) -> Tensor:
     """The rows that the transfer schedule reveals, given what exits; ``fraction``: its entries are shares."""
-    rank = step.proposal.rank
-    if fusable(rank) and config.ranking != "origin" and not config.alg_temp:
-        return fused_scheduled(step, rank, exits, method.combine, fraction)
-    slots = len(step.masks)
-    left = count(step.slot, step.in_block, slots)
-    quota = (left * step.share).long() if fraction else torch.minimum(step.share.long(), left)
-    candidate = step.in_block
+    candidate, rank, slots = step.in_block, step.proposal.rank, len(step.masks)
     if method.combine == "after_exit":
         candidate = candidate & ~exits
     elif method.combine == "instead":
         resting = count(step.slot, exits, slots) > 0
         candidate = candidate & ~resting[step.slot]
-    return choose(step, config, draws, rank, quota, candidate)
+    if config.ranking == "origin":  # all that join
+        return (-rank < step.share[step.slot]) & candidate
+    left = count(step.slot, step.in_block, slots)
+    quota = (left * step.share).long() if fraction else torch.minimum(step.share.long(), left)
+    if config.alg_temp:
+        return draws.without_replacement(rank / config.alg_temp, step, quota, candidate)
+    return highest(rank, step.slot, quota, candidate)
 
 
-def capped(step: Step, method, exits: Tensor, chosen: Tensor, due: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """What exits and what the schedule reveals within the rule's limit; ``due``: rows that come first."""
-    if method.max_commits is None:
-        return exits, chosen
-    margin = step.margin if due is None else step.margin.masked_fill(due, torch.inf)
-    kept = highest(margin, step.slot, torch.full_like(step.index, method.max_commits), exits | chosen)
-    return exits & kept, chosen & kept
+def decide(
+    step: Step, method, config: DecodeConfig, draws, fraction: bool, opening: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The rows that exit, those that the schedule reveals, and the margins that the rule asked for.
+
+    ``opening``: where the block of each slot starts, ``[slots]``, in the forward that opens a cached block of a shifted
+    model. Within the block, what predicts its first position lies outside: that one is committed now, alone.
+    """
+    exits, threshold = method(step)
+    first = None if opening is None else step.in_block & (step.position == opening[step.slot])
+    if first is None:
+        chosen = scheduled(step, method, config, draws, exits, fraction)
+    else:
+        exits, chosen = exits if method.block_start else step.none(), first
+    if method.max_commits is not None:
+        margin = step.margin if first is None else step.margin.masked_fill(first, torch.inf)
+        limit = torch.full_like(step.index, method.max_commits)
+        kept = highest(margin, step.slot, limit, exits | chosen)
+        exits, chosen = exits & kept, chosen & kept
+    return exits, chosen, threshold
 
 
 def committed(step: Step, method, exits: Tensor) -> Tensor:

@@ -10,9 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from jot.sampler.kernels import fusable
-from jot.sampler.rowwise import fused_ranks
-
 
 def llada(masks: int, steps: int, eps: float = 1e-3) -> np.ndarray:
     """LLaDA's counts: ``masks // steps`` each, the first ``masks % steps`` steps one more (Nie et al. 2025)."""
@@ -82,8 +79,6 @@ def count(slot: Tensor, counted: Tensor, slots: int) -> Tensor:
 def ranks(confidence: Tensor, slot: Tensor, candidate: Tensor, slots: int) -> Tensor:
     """Rank from 0 of each row among its slot's candidates, by confidence, then position; the others come last."""
     score = torch.where(candidate, confidence, -torch.inf)
-    if fusable(score):
-        return fused_ranks(score, slot)
     order = score.argsort(descending=True, stable=True)
     order = order[slot[order].argsort(stable=True)]
     size = count(slot, torch.ones_like(candidate), slots)

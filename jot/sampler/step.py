@@ -42,7 +42,6 @@ class Step:
         proposal: token and confidence of every row, set before the rule is called.
         void: whether the step will be taken again, bool ``[]``; then a rule must leave its memory as it was.
         kept: what is computed once a step, by whom it concerns.
-        prepared: what the rule has computed ahead of the forward, if anything.
         demoted: ids that the margin leaves out, ``[ids]``, or None.
     """
 
@@ -65,7 +64,6 @@ class Step:
     proposal: Proposal | None = None
     void: Tensor | None = None
     kept: dict = field(default_factory=dict)
-    prepared: Tensor | None = None
     demoted: Tensor | None = None
 
     @cached_property
