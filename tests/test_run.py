@@ -249,7 +249,7 @@ def test_a_notebooks_figures_that_cannot_be_written_are_refused_before_the_cells
         file.write(f"notebooks:\n  - {{name: 01_main_results, parameters: {{out: '{tmp_path / 'file'}'}}}}\n")
     assert cli.main(command(path, tmp_path / "store")) == 2
     told = capsys.readouterr()
-    assert told.out == "" and told.err == f"jot: error: parameter out: {tmp_path / 'file'} is a file; name a folder\n"
+    assert told.out == "" and told.err == f"jot: error: parameter out {tmp_path / 'file'} is a file; name a folder\n"
     assert not list((tmp_path / "store").iterdir())
 
 

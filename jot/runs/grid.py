@@ -19,11 +19,11 @@ from pathlib import Path
 import yaml
 
 from jot import tasks
-from jot.errors import ADDRESS, UserError, flag, whole
+from jot.errors import ADDRESS, Kind, UserError
 from jot.records import on, plain, take
 from jot.runs import settings
 from jot.runs.notebooks import locate
-from jot.runs.parameters import PATHS, given, home, sound, unformatted
+from jot.runs.parameters import PATHS, given, home, unformatted
 from jot.runs.parameters import parameters as declared
 
 ENTRY = ("name", "models", "tasks", "split", "method", "set", "seeds", "limit", "trace")
@@ -267,12 +267,10 @@ def _product(named: list[list], *axes: list) -> Iterator[tuple]:
 def _cells(entry: object, store: str) -> Iterator[Point]:
     options = _entry(entry, ENTRY, ("models", "tasks", "method"), "set")
     limit, trace, seeds = entry.get("limit"), entry.get("trace"), _listed(entry.get("seeds", 0))
-    if limit is not None:
-        whole("", "limit", limit, 1, math.inf)
-    if trace is not None:
-        flag("", "trace", trace)
+    Kind(int, 1, optional=True).check("limit", limit)
+    Kind(bool, optional=True).check("trace", trace)
     for seed in seeds:
-        whole("", "seeds", seed, 0, math.inf)
+        Kind(int, 0).check("seeds", seed)
     choices = {name: _listed(values) for name, values in sorted(options.items())}
     for name, values in choices.items():
         if wrong := [v for v in values if v is not None and not isinstance(v, (str, bool, int, float))]:
@@ -315,7 +313,7 @@ def parse(*paths: str | os.PathLike) -> Grid:
         if unknown := [key for key in content if key not in TOP]:
             raise UserError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(TOP)}")
         store = content.get("store") or ""
-        fits = isinstance(store, str) and sound(store) and not ADDRESS.match(store)
+        fits = store == "" or (Kind(str).fits(store) and not ADDRESS.match(store))
         if not fits or Path(store).is_absolute() or ".." in Path(store).parts:
             raise UserError(f"{path}: store={reprlib.repr(store)} must be a subfolder of the store")
         for key, word, expand in (("cells", "entry", _cells), ("notebooks", "notebook", _notebooks)):

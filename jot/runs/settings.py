@@ -12,7 +12,7 @@ import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from jot.errors import UserError, closest, flag
+from jot.errors import UserError, closest, kinds
 from jot.models import FAMILIES, locate, read_config
 from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig, check_rule
@@ -67,12 +67,6 @@ def model_class(name: str | os.PathLike) -> type[DiffusionModel] | None:
     return FAMILIES[read_config(locate(name)[0]).model_type][1]
 
 
-def known_keys(method: str | ExitRule) -> dict[str, dataclasses.Field]:
-    """The parameters that `--set` takes with this method: the method's own and the decoding loop's."""
-    decode = {field.name: field for field in dataclasses.fields(DecodeConfig) if field.name != "seed"}
-    return {**decode, **{field.name: field for field in dataclasses.fields(method_class(method))}}
-
-
 def method_class(name: str | ExitRule) -> type:
     """The exit rule of that name, or of a preset's; of a rule, also one of a user's own, its class.
 
@@ -102,65 +96,29 @@ def parse(method: str | ExitRule, settings: Mapping[str, object]) -> dict[str, o
     Raises:
         UserError: an unknown name (the closest is suggested), or a value of the wrong type.
     """
-    known = known_keys(method)
-    parsed = {}
+    known = {**kinds(DecodeConfig), **kinds(method_class(method))}
+    parsed: dict[str, object] = {}
     for name, value in settings.items():
         if name == "seed":
             raise UserError("the seed is no setting of a method; give it with --seed")
         if name not in known:
             raise UserError(f"unknown setting {name!r} for method {method!r}{closest(name, sorted(known))}")
-        parsed[name] = _value(name, str(known[name].type), value)
+        if name == "constraints":
+            parsed[name] = _pairs(value) if isinstance(value, str) else value or ()
+        else:
+            read = known[name].read(name, value)
+            parsed[name] = tuple(read or ()) if known[name].many else read
     return parsed
 
 
-def _value(name: str, kind: str, value: object) -> object:
-    if not isinstance(value, str):
-        return _typed(name, kind, value)
-    text = value.strip()
-    if text.lower() in ("none", "null", "") and ("None" in kind or "tuple" in kind):
-        return () if "tuple" in kind else None
-    if "tuple[tuple" in kind:
-        try:
-            pairs = [tuple(map(int, word.split(":"))) for word in text.split(",") if word]
-            if any(len(pair) != 2 for pair in pairs):
-                raise ValueError
-            return tuple(pairs)
-        except ValueError:
-            raise UserError(
-                f"{name}={reprlib.repr(value)} must be offset:token pairs, as in {name}=18:7,19:11"
-            ) from None
-    if "tuple" in kind:
-        words = [word.strip() for word in text.replace(";", ",").strip("[]() ").split(",") if word.strip()]
-        if all(word.isdecimal() and len(word) < 20 for word in words):
-            return tuple(map(int, words))
-        raise UserError(f"{name}={reprlib.repr(value)} must be token ids, as in {name}=1,2")
-    if "bool" in kind:
-        if text.lower() in ("true", "false", "1", "0", "yes", "no"):
-            return text.lower() in ("true", "1", "yes")
-        raise UserError(f"{name}={reprlib.repr(value)} must be true or false")
-    if "int" in kind or "float" in kind:
-        try:
-            return int(text) if "int" in kind else float(text)
-        except ValueError:
-            raise UserError(
-                f"{name}={reprlib.repr(value)} is not a {'whole ' if 'int' in kind else ''}number"
-            ) from None
-    return text
-
-
-def _typed(name: str, kind: str, value: object) -> object:
-    """A value that is no text, as a grid or a keyword gives it; lists are left to `DecodeConfig`."""
-    if "bool" in kind:
-        flag("", name, value)
-    if "tuple" not in kind or not isinstance(value, (bool, int, float, type(None))):
-        return value
-    if value is None:
+def _pairs(text: str) -> tuple[tuple[int, int], ...]:
+    """Offsets and token ids, such as ``"18:7,19:11"``."""
+    if text.strip().lower() in ("", "none", "null"):
         return ()
-    if "tuple[tuple" in kind:
-        raise UserError(f"{name}={reprlib.repr(value)} must be offset:token pairs, as in '18:7,19:11'")
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
-        return (value,)
-    raise UserError(f"{name}={reprlib.repr(value)} must be token ids, as text: '5' or '1,2'")
+    try:
+        return tuple((int(offset), int(token)) for offset, token in (word.split(":") for word in text.split(",")))
+    except ValueError:
+        raise UserError(f"constraints={reprlib.repr(text)} must be offset:token pairs, as in 18:7,19:11") from None
 
 
 def build_method(name: str, family: str, settings: Mapping[str, object]):
