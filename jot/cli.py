@@ -210,15 +210,10 @@ def _decode(options: argparse.Namespace) -> None:
     if options.html is not None:
         replay.check_file(options.html)
     chosen = settings.parse(options.method, _pairs(options.settings))
-
-    def resolve(model):
-        rule = settings.build_method(options.method, model.family, chosen)
-        return rule, settings.build_decode(model, chosen, seed=options.seed, method=options.method)
-
     if (known := settings.model_class(options.model)) is not None:
-        resolve(known)
+        settings.resolve(known, options.method, chosen, seed=options.seed)
     model = load(options.model, revision=options.revision, device=options.device, dtype=options.dtype)
-    rule, config = resolve(model)
+    rule, config = settings.resolve(model, options.method, chosen, seed=options.seed)
     chat = [{"role": "user", "content": options.prompt}]
     if not options.no_chat and (told := untemplated(model)):
         print(f"jot: {told}", file=sys.stderr)

@@ -7,7 +7,6 @@ decoded document of the runs asked for.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -48,9 +47,7 @@ def family(model: str) -> str | None:
 def defaults(family: str, task: str, method: str) -> dict:
     """What `jot evaluate` resolves where no setting is given, those that are off left out."""
     model = next(model for _, model, _ in FAMILIES.values() if model.family == family)
-    rule = settings.describe(settings.build_method(method, family, {}))
-    decode = dataclasses.asdict(settings.build_decode(model, {}, TASKS.get(task), method=method))
-    return on(plain({**decode, **rule}))
+    return settings.in_force(*settings.resolve(model, method, {}, TASKS.get(task)))
 
 
 def _spell(changed: dict) -> str:

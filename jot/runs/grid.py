@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -20,7 +19,7 @@ import yaml
 
 from jot import tasks
 from jot.errors import ADDRESS, Kind, UserError
-from jot.records import on, plain, take
+from jot.records import plain, take
 from jot.runs import settings
 from jot.runs.notebooks import locate
 from jot.runs.parameters import PATHS, given, home, unformatted
@@ -108,9 +107,9 @@ class Point:
         words += ["--allow-code-execution"] if self.allow_code_execution else []
         return shlex.join(words)
 
-    def resolved(self) -> tuple[dict, dict] | None:
-        """Method and decoding parameters that ``evaluate`` would record, those that are off left out; None for a model
-        whose family is not known before it is fetched.
+    def resolved(self) -> dict[str, object] | None:
+        """Method and settings that ``evaluate`` would record, those that are off left out; None for a model whose
+        family is not known before it is fetched.
 
         Raises:
             UserError: an unknown model, method or setting, or a value out of range.
@@ -118,10 +117,7 @@ class Point:
         chosen = settings.parse(self.method, self.params)
         if (known := settings.model_class(self.model)) is None:
             return None
-        rule = settings.build_method(self.method, known.family, chosen)
-        decode = settings.build_decode(known, chosen, tasks.get(self.task), self.seed, self.method)
-        kept = {name: value for name, value in dataclasses.asdict(decode).items() if name != "seed"}
-        return on(plain(settings.describe(rule))), on(plain(kept))
+        return settings.in_force(*settings.resolve(known, self.method, chosen, tasks.get(self.task), self.seed))
 
     def check(self) -> None:
         """Refuse what `evaluate` would refuse before it loads the weights.

@@ -15,6 +15,7 @@ from pathlib import Path
 from jot.errors import UserError, closest, kinds
 from jot.models import FAMILIES, locate, read_config
 from jot.models.base import DiffusionModel
+from jot.records import on, plain
 from jot.sampler.config import DecodeConfig, check_rule
 from jot.sampler.exits import METHODS, ExitRule
 from jot.tasks import Task
@@ -121,17 +122,18 @@ def _pairs(text: str) -> tuple[tuple[int, int], ...]:
         raise UserError(f"constraints={reprlib.repr(text)} must be offset:token pairs, as in 18:7,19:11") from None
 
 
-def build_method(name: str, family: str, settings: Mapping[str, object]):
-    """The exit rule with the family's defaults, from parsed settings (those of the decoding loop are left
-    aside).
+def build_method(method: str | ExitRule, family: str, settings: Mapping[str, object]) -> ExitRule:
+    """The exit rule of that name with the family's defaults, from parsed settings (those of the decoding loop are left
+    aside); a rule as it is.
 
     Raises:
         UserError: a value out of range.
     """
-    rule = method_class(name)
-    own = {field.name for field in dataclasses.fields(rule)}
-    chosen = {key: value for key, value in settings.items() if key in own}
-    return rule(**{**METHOD_DEFAULTS.get(name, {}).get(family, {}), **chosen})
+    if isinstance(method, ExitRule):
+        return method
+    rule = method_class(method)
+    chosen = {key: value for key, value in settings.items() if key in kinds(rule)}
+    return rule(**{**METHOD_DEFAULTS.get(method, {}).get(family, {}), **chosen})
 
 
 def build_decode(
@@ -147,10 +149,9 @@ def build_decode(
     Raises:
         UserError: a value out of range, steps that do not divide into blocks, or a rule that they cannot serve.
     """
-    fields = {field.name for field in dataclasses.fields(DecodeConfig)}
-    chosen = {key: value for key, value in settings.items() if key in fields}
-    rule = method if isinstance(method, ExitRule) else build_method(method, model.family, settings)
-    method = method.name if isinstance(method, ExitRule) else method
+    chosen = {key: value for key, value in settings.items() if key in kinds(DecodeConfig)}
+    rule = build_method(method, model.family, settings)
+    method = getattr(method, "name", method)
     own = dict(DECODE_DEFAULTS.get(method, {}).get(model.family, {}))
     chosen.setdefault("length", task.length if task else DecodeConfig.length)
     largest = own.pop("block_length", BLOCK_LENGTH[model.family])
@@ -162,6 +163,23 @@ def build_decode(
     config = DecodeConfig.of({**chosen, "seed": seed}).resolve(model)
     check_rule(config, rule)
     return config
+
+
+def resolve(
+    model: DiffusionModel | type[DiffusionModel], method: str | ExitRule, settings: Mapping[str, object],
+    task: Task | None = None, seed: int = 0,
+) -> tuple[ExitRule, DecodeConfig]:  # fmt: skip
+    """Rule and decoding parameters of a run; with the model's class, what can be refused before its weights are read.
+
+    Raises:
+        UserError: as `build_decode`.
+    """
+    return build_method(method, model.family, settings), build_decode(model, settings, task, seed, method)
+
+
+def in_force(rule: ExitRule, config: DecodeConfig) -> dict[str, object]:
+    """Every setting but the seed, as recorded; those that are off are left out."""
+    return on(plain({**dataclasses.asdict(config), **describe(rule), "seed": None}))
 
 
 def describe(method) -> dict[str, object]:
