@@ -179,8 +179,8 @@ def test_limits_of_the_command_line(path, tmp_path, capsys) -> None:
     assert {row["n"] for row in summary(tmp_path / "store")} == {"1", ""}
     capsys.readouterr()
     for more, words in (
-        (["--workers", "0"], "--workers 0 must be at least 1"),
-        (["--slots", "0"], "--slots 0 must be at least 1"),
+        (["--workers", "0"], "--workers=0 must be a whole number, at least 1"),
+        (["--slots", "0"], "--slots=0 must be a whole number, at least 1"),
         (["--limit", "0"], "at least 1"),
     ):
         assert cli.main(command(path, tmp_path / "other", *more)) == 2
