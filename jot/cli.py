@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--split", help="documents to calibrate on (default: calibration, or the second split)")
     calibrate.add_argument("--store", help="records; what they lack is decoded (default: data/records as recorded)")
     calibrate.add_argument("--out", help="file for the result (default STORE/certified, or results/certified)")
-    calibrate.set_defaults(run=_calibrate, dtype="float32")
+    calibrate.set_defaults(run=_calibrate)
 
     decode = commands.add_parser("decode", parents=[model, rule, weights], help="decode one prompt")
     decode.add_argument("prompt", help="the user's turn")

@@ -143,6 +143,7 @@ def _recorded(store: Path, model: str, task: str, split: str, dtype: str) -> Cal
 
 def run(o: argparse.Namespace) -> int:
     """``jot calibrate``. Returns the exit code; 1 where no threshold can be certified."""
+    o.dtype = o.dtype or "float32"
     splits = tasks.get(o.task).splits
     split = o.split or ("calibration" if "calibration" in splits else splits[-1] if len(splits) > 1 else "")
     if split not in splits or split == splits[0]:

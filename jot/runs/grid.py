@@ -96,35 +96,24 @@ class Point:
 
     def command(self, store: str = "results/records") -> str:
         """The same as one `jot evaluate` line."""
-        words = ["jot", "evaluate", "--model", self.model, "--task", self.task, "--split", self.own_split]
-        words += ["--method", self.method, "--store", str(Path(store) / self.store)]
-        for name, value in self.settings:
-            words += ["--set", f"{name}={'none' if value is None else value}"]
-        words += ["--seed", str(self.seed)] if self.seed else []
-        words += ["--limit", str(self.limit)] if self.limit else []
-        words += ["--dtype", self.dtype] if self.dtype else []
-        words += ["--trace"] if self.trace else []
-        words += ["--allow-code-execution"] if self.allow_code_execution else []
-        return shlex.join(words)
+        options = [("model", self.model), ("task", self.task), ("split", self.own_split), ("method", self.method)]
+        options += [("store", Path(store) / self.store)]
+        options += [("set", f"{name}={'none' if value is None else value}") for name, value in self.settings]
+        options += [(name, value) for name in ("seed", "limit", "dtype") if (value := getattr(self, name))]
+        words = [word for name, value in options for word in (f"--{name}", str(value))]
+        flags = [f"--{name.replace('_', '-')}" for name in ("trace", "allow_code_execution") if getattr(self, name)]
+        return shlex.join(["jot", "evaluate", *words, *flags])
 
     def resolved(self) -> dict[str, object] | None:
         """Method and settings that ``evaluate`` would record, those that are off left out; None for a model whose
-        family is not known before it is fetched.
-
-        Raises:
-            UserError: an unknown model, method or setting, or a value out of range.
-        """
+        family is not known before it is fetched. Refuses unknown names and values out of range."""
         chosen = settings.parse(self.method, self.params)
         if (known := settings.model_class(self.model)) is None:
             return None
         return settings.in_force(*settings.resolve(known, self.method, chosen, tasks.get(self.task), self.seed))
 
     def check(self) -> None:
-        """Refuse what `evaluate` would refuse before it loads the weights.
-
-        Raises:
-            UserError: an unknown model, task, split, method or setting, or a value out of range.
-        """
+        """Refuse what `evaluate` would refuse before it loads the weights."""
         names = tasks.get(self.task).splits
         if self.split not in (*names, "test", "dev") or (self.split == "dev" and len(names) < 2):
             raise UserError(f"{self.task} has no split {self.split!r}; use {' or '.join(names)}")
@@ -148,11 +137,7 @@ class NotebookPoint:
 
     @classmethod
     def of(cls, name: str, parameters: Mapping[str, object]) -> NotebookPoint:
-        """A point from papermill parameters, checked against the notebook's cell tagged `parameters`.
-
-        Raises:
-            UserError: an unknown notebook, parameter or value.
-        """
+        """A point from papermill parameters, checked against the notebook's cell tagged `parameters`."""
         path = locate(name)
         values = {
             key: tuple(value) if isinstance(value, list) else value for key, value in given(path, parameters).items()
@@ -174,7 +159,7 @@ class NotebookPoint:
     @property
     def shown(self) -> str:
         """The parameters in one line."""
-        return " ".join(f"{k}={','.join(v) if isinstance(v, tuple) else v}" for k, v in self.settings)
+        return " ".join(f"{name}={_text(value)}" for name, value in self.settings)
 
     def reads(self, store: str | os.PathLike) -> list[Path]:
         """The manifest of the record set that the run shows, where there is one; a newer one asks for another run."""
@@ -199,16 +184,18 @@ class NotebookPoint:
         out = self.out(store)
         words = ["papermill", *map(unformatted, (os.path.relpath(locate(self.name)), out))]
         for name, value in self.params(store).items():
-            text = ",".join(value) if isinstance(value, list) else str(value)
-            words += ["-r" if isinstance(value, (str, list)) else "-p", name, text]  # -r: text stays text
+            words += ["-r" if isinstance(value, (str, list)) else "-p", name, _text(value)]  # -r: text stays text
         return f"mkdir -p {shlex.quote(str(out.parent))} && {shlex.join(words)}"
 
     def strict(self, store: str = "results/records") -> str:
         """The same as one `jot notebook` line, whose output has its name only when every cell succeeded."""
-        words = ["jot", "notebook", self.name]
-        for name, value in self.params(store).items():
-            words += ["-p", name, ",".join(value) if isinstance(value, list) else str(value)]
-        return shlex.join([*words, "-o", str(self.out(store))])
+        given = [word for name, value in self.params(store).items() for word in ("-p", name, _text(value))]
+        return shlex.join(["jot", "notebook", self.name, *given, "-o", str(self.out(store))])
+
+
+def _text(value: object) -> str:
+    """A parameter's value as a command line takes it."""
+    return ",".join(value) if isinstance(value, (list, tuple)) else str(value)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from jot.models.base import DiffusionModel
 from jot.records import TRACE, Cell, Recorded, take, to_frame
 from jot.records.store import Writer, writable
 from jot.runs import distributed, environment, settings
+from jot.sampler.config import check_prompt
 from jot.sampler.exits import rule_of
 from jot.sampler.output import Output, Trace
 from jot.tasks.bench import Bench
@@ -78,7 +79,7 @@ class JotLM(LM):
         Kind(int, 0, 1 << 63).check("--model_args seed", seed)
         if pretrained == "":
             raise UserError("--model_args pretrained= is empty; name a model, a folder or a hub id")
-        model, dtype = pretrained or model, None if dtype == "auto" else dtype
+        self.slots = _slots(batch_size)
         if device == "cuda:0" and not torch.cuda.is_available():
             device = None  # lm-eval's command line asks for cuda:0 unless told otherwise
         self._rank, self._world_size = distributed.rank(), distributed.world()
@@ -86,10 +87,10 @@ class JotLM(LM):
             device = distributed.device("cuda" if str(device).startswith("cuda") else device)
             if not dist.is_initialized():
                 dist.init_process_group("gloo")
+        device, model, dtype = resolve_device(device), pretrained or model, None if dtype == "auto" else dtype
         if not isinstance(model, DiffusionModel):
             model = load(model, revision=revision, device=device, dtype=dtype)
         self.model, self.method, self.seed, self.parameters = model, method, seed, parameters
-        self.slots = _slots(batch_size)
         self._device = model.device
 
     @property
@@ -216,21 +217,15 @@ class _Config(lm_eval.config.evaluate_config.EvaluatorConfig):
             raise UserError(f"lm-eval: {error}") from error
 
     def process_tasks(self, metadata=None):
-        own = self.model == "jot"
         for name in ("batch_size", "max_batch_size", "device"):
             if name in self.model_args:
                 raise UserError(f"{name} is no model argument; give it as --{name}")
         Kind(float, 0, open=True, optional=True).check("--limit", self.limit)
         if path := self.output_path:
-            folder = os.path.dirname(path) or "." if path.endswith(".json") else path
-            destination("--output_path", folder)
-        if own:
-            _slots(self.batch_size)
-            if self.device != "cuda:0":  # which is lm-eval's default
-                resolve_device(self.device)
+            destination("--output_path", os.path.dirname(path) or "." if path.endswith(".json") else path)
         manager = super().process_tasks(metadata)
-        for name, kind in (found for asked in self.tasks if own for found in _output_types(asked, manager.task_index)):
-            if kind != "generate_until":
+        for name, kind in (found for asked in self.tasks for found in _output_types(asked, manager.task_index)):
+            if self.model == "jot" and kind != "generate_until":
                 raise UserError(f"task {name} is of the type {kind}; {LIKELIHOOD}")
         return manager
 
@@ -252,8 +247,6 @@ def command(arguments: list[str]) -> None:
             options.include_path = [*filter(None, [options.include_path]), str(tasks.FOLDER)]
         if "model" in options and not options.config:
             options.model = options.model or "jot"
-        if "model" in options and options.model == "jot" and options.device:
-            resolve_device(options.device)
         parser.execute(options)
     except (UserError, BrokenPipeError):
         raise
@@ -402,15 +395,8 @@ def evaluate(
     bench = Bench(model, bench_task, split, data)
     subjects = [doc[bench_task.subject] for doc in bench.docs.values()] if bench_task.subject else None
     wanted = take(list(bench.docs), limit, subjects)
-    for doc_id in wanted:
-        if len(bench.prompts[doc_id]) + config.length > model.max_positions:
-            raise UserError(
-                f"the prompt of {doc_id} has {len(bench.prompts[doc_id])} tokens and {config.length} are to "
-                f"follow, but {model.name} has {model.max_positions} positions; "
-                "use a smaller length or a model with more positions"
-            )
-    version = bench.task.VERSION
-    cell = Cell(settings.cell_config(model, bench_task, version, split, bench.prompt_hash, rule, config))
+    check_prompt(model, config, max((bench.prompts[doc_id] for doc_id in wanted), key=len))
+    cell = Cell(settings.cell_config(model, bench_task, bench.task.VERSION, split, bench.prompt_hash, rule, config))
     decoded = 0
     with Writer(folder, cell, bench.hashes, environment.describe(model.device)) as writer:
         missing = [doc_id for doc_id in wanted if doc_id not in writer.done]

@@ -57,11 +57,7 @@ REFUSED = {
 
 
 def model_class(name: str | os.PathLike) -> type[DiffusionModel] | None:
-    """The class of a checkpoint, read from its configuration alone; None for one that is still on the hub.
-
-    Raises:
-        UserError: no such model.
-    """
+    """The class of a checkpoint, read from its configuration alone; None for one that is still on the hub."""
     name = os.fspath(name)
     if "/" in name and not Path(os.path.expanduser(name)).is_dir() and name.count("/") == 1 and name[0] not in "./~":
         return next((model for _, model, _ in FAMILIES.values() if model.family in name.lower()), None)
@@ -69,11 +65,8 @@ def model_class(name: str | os.PathLike) -> type[DiffusionModel] | None:
 
 
 def method_class(name: str | ExitRule) -> type:
-    """The exit rule of that name, or of a preset's; of a rule, also one of a user's own, its class.
-
-    Raises:
-        UserError: there is none; the closest name is suggested. Or a rule whose settings could not be recorded.
-    """
+    """The exit rule of that name, or of a preset's; of a rule, also one of a user's own, its class, unless its settings
+    could not be recorded."""
     if isinstance(name, ExitRule):
         if not dataclasses.is_dataclass(name):
             raise UserError(f"{type(name).__name__} must be a dataclass, so that its settings are recorded")
@@ -82,21 +75,15 @@ def method_class(name: str | ExitRule) -> type:
                 f"{type(name).__name__} needs a name of its own: {name.name!r} names the runs of another rule"
             )
         return type(name)
-    if name in METHODS:
-        return METHODS[name]
-    if name in PRESETS:
-        return METHODS[PRESETS[name][0]]
     if name in REFUSED:
         raise UserError(f"{name} is not implemented: {REFUSED[name]}")
-    raise UserError(f"unknown method {name!r}{closest(str(name).lower(), [*METHODS, *PRESETS])}")
+    if name not in METHODS and name not in PRESETS:
+        raise UserError(f"unknown method {name!r}{closest(str(name).lower(), [*METHODS, *PRESETS])}")
+    return METHODS[PRESETS[name][0] if name in PRESETS else name]
 
 
 def parse(method: str | ExitRule, settings: Mapping[str, object]) -> dict[str, object]:
-    """`--set` values, strings or already typed, as the types of their parameters.
-
-    Raises:
-        UserError: an unknown name (the closest is suggested), or a value of the wrong type.
-    """
+    """`--set` values, text or already typed, as the types of their parameters."""
     known = {**kinds(DecodeConfig), **kinds(method_class(method))}
     parsed: dict[str, object] = {}
     for name, value in settings.items():
@@ -124,11 +111,7 @@ def _pairs(text: str) -> tuple[tuple[int, int], ...]:
 
 def build_method(method: str | ExitRule, family: str, settings: Mapping[str, object]) -> ExitRule:
     """The exit rule of that name with the family's defaults, from parsed settings (those of the decoding loop are left
-    aside); a rule as it is.
-
-    Raises:
-        UserError: a value out of range.
-    """
+    aside); a rule as it is."""
     if isinstance(method, ExitRule):
         return method
     rule = method_class(method)
@@ -169,11 +152,7 @@ def resolve(
     model: DiffusionModel | type[DiffusionModel], method: str | ExitRule, settings: Mapping[str, object],
     task: Task | None = None, seed: int = 0,
 ) -> tuple[ExitRule, DecodeConfig]:  # fmt: skip
-    """Rule and decoding parameters of a run; with the model's class, what can be refused before its weights are read.
-
-    Raises:
-        UserError: as `build_decode`.
-    """
+    """Rule and decoding parameters of a run; a model's class will do, to refuse them before its weights are read."""
     return build_method(method, model.family, settings), build_decode(model, settings, task, seed, method)
 
 
