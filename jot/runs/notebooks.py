@@ -25,21 +25,14 @@ from jot.errors import Parser, UserError, closest, destination
 from jot.records.store import replace
 from jot.runs.parameters import NotebookError, check, given, home, parameters, resolved, unformatted
 
-__all__ = [
-    "NotebookError", "check", "closest", "execute_all", "home", "locate", "names", "parameters", "refresh", "run",
-    "strip", "stripped",
-]  # fmt: skip
+__all__ = ["NotebookError", "check", "closest"]  # for the notebooks
 
 
 # --- running ------------------------------------------------------------------------------------------------
 
 
 def names() -> list[str]:
-    """The notebooks there are, in order.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The notebooks there are, in order."""
     folder = home() / "notebooks"
     found = sorted(p.stem for p in folder.glob("*.ipynb") if not p.stem.startswith("."))
     if not found:
@@ -121,20 +114,17 @@ def run(
             )
         os.replace(partial, out)
         failed.unlink(missing_ok=True)
-    except PapermillExecutionError as error:
+    except (PapermillExecutionError, DeadKernelError) as error:
         os.replace(partial, failed)
-        if error.ename in ("UserError", "NotebookError"):
+        if getattr(error, "ename", "") in ("UserError", "NotebookError"):
             raise UserError(f"{path.stem}: {error.evalue}") from None
-        raise UserError(
-            f"{path.stem} failed in cell {error.exec_count} ({error.ename}: {error.evalue}); "
-            f"the run up to there is in {failed}"
-        ) from None
-    except DeadKernelError:
-        os.replace(partial, failed)
-        raise UserError(
+        told = (
             f"{path.stem}: its kernel was killed, most often because memory ran out; free some, or show fewer models, "
-            f"tasks or documents (limit); the run up to there is in {failed}"
-        ) from None
+            "tasks or documents (limit)"
+            if isinstance(error, DeadKernelError)
+            else f"{path.stem} failed in cell {error.exec_count} ({error.ename}: {error.evalue})"
+        )
+        raise UserError(f"{told}; the run up to there is in {failed}") from None
     finally:
         partial.unlink(missing_ok=True)
     return out
@@ -207,11 +197,7 @@ def refresh(name: str, figures: str | Path) -> Path:
 
 
 def command(arguments: Sequence[str] | None = None) -> int:
-    """``jot notebook NAME -p key value ...``. Returns the exit code.
-
-    Raises:
-        UserError: an unknown notebook, parameter or value, or a cell that failed.
-    """
+    """``jot notebook NAME -p key value ...``. Returns the exit code."""
     parser = Parser(prog="jot notebook", description="Execute a notebook with parameters.")
     parser.add_argument("name", help="one of notebooks/, or a path")
     parser.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"))
@@ -223,9 +209,9 @@ def command(arguments: Sequence[str] | None = None) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``strip FILE ...``, the commit hook. Returns 1 where a file changed."""
-    parser = Parser(prog="jot.runs.notebooks", description="Strip notebooks for a commit.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("strip", help="strip files in place").add_argument("files", nargs="*")
+    parser = Parser(prog="jot.runs.notebooks", description="Strip notebooks in place for a commit.")
+    parser.add_argument("command", choices=["strip"])
+    parser.add_argument("files", nargs="*")
     changed = strip(parser.parse_args(arguments).files)
     print("".join(f"stripped {path}\n" for path in changed), end="")
     return int(bool(changed))
