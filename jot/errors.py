@@ -1,5 +1,5 @@
-"""The one exception that means "the user can fix this", the command lines that end in it, and the refusals that
-several places share: one sentence each, which names what was given."""
+"""The one exception that means "the user can fix this", the command lines that end in it, and what they and the fields
+of settings may be given: one sentence for each refusal, which names what was given."""
 
 from __future__ import annotations
 
@@ -99,11 +99,7 @@ class Kind:
             raise UserError(f"{name}={reprlib.repr(value)} must be {self.wanted(value)}")
 
     def read(self, name: str, value: object) -> object:
-        """``value``, which may be text, as this kind has it: ``"1e2"`` as 100, ``"a, b"`` as a list.
-
-        Raises:
-            UserError: it does not fit.
-        """
+        """``value``, which may be text, as this kind has it: ``"1e2"`` as 100, ``"a, b"`` as a list."""
         text = value.strip().lower() if isinstance(value, str) else None
         if self.optional and text in ("", "none", "null"):
             return None
@@ -143,11 +139,10 @@ def kinds(settings: type) -> dict[str, Kind]:
     """The kind of each field of a dataclass, by its annotation and by ``setting``."""
     found = {}
     for each in fields(settings):
-        words = re.findall(r"\w+", str(each.type))
-        of = next((TYPES[word] for word in words if word in TYPES), object)
-        found[each.name] = Kind(
-            of, optional="None" in words or "tuple" in words, many="tuple" in words, **each.metadata
-        )
+        words = {*re.findall(r"\w+", str(each.type))} - {"class"}  # `float` or "float | None" or "tuple[int, ...]"
+        many, optional, of = "tuple" in words, not words.isdisjoint(("None", "tuple")), words - {"None", "tuple"}
+        kind = TYPES.get(of.pop(), object) if len(of) == 1 else object  # a rule of a user's own may have others
+        found[each.name] = Kind(kind, many=many, optional=optional, **each.metadata)
     return found
 
 
@@ -190,11 +185,7 @@ def local(name: str, path: str | os.PathLike, kind: str = "folder") -> Path:
 
 
 def destination(name: str, path: str | os.PathLike, kind: str = "folder", example: str = "") -> Path:
-    """A path to which a run may write its "file" or "folder"; asked before anything runs, and nothing is made.
-
-    Raises:
-        UserError: it is empty, an address or of the other kind, or the folder that would hold it is none or read-only.
-    """
+    """A path to which a run may write its "file" or "folder"; asked before anything runs, and nothing is made."""
     found = local(name, path, kind)
     if kind == "file" and (found.is_dir() or os.fspath(path).endswith("/")):
         raise UserError(f"{name} {found} is a folder; name a file{f', as in {found / example}' if example else ''}")

@@ -55,22 +55,14 @@ HEADS = {
 
 
 def check_fields(raw: Mapping[str, object], file: Path) -> None:
-    """Refuse a field of the wrong type or out of range; a field that is absent has its default.
-
-    Raises:
-        UserError: names the field, its value and what it must be.
-    """
+    """Refuse a field of the wrong type or out of range; a field that is absent has its default."""
     for name, field in FIELDS[raw["model_type"]].items():
         if name in raw and not field.fits(raw[name]):
             raise UserError(f"{name}={reprlib.repr(raw[name])} in {file} must be {field.wanted(raw[name])}; {AGAIN}")
 
 
 def with_rope(raw: dict[str, object], file: Path) -> dict[str, object]:
-    """The fields with ``rope_theta`` where the two families have it: transformers 5 writes ``rope_parameters``.
-
-    Raises:
-        UserError: rotations of another kind, or two values.
-    """
+    """The fields with ``rope_theta`` where the two families have it: transformers 5 writes ``rope_parameters``."""
     raw = dict(raw)
     if (rope := raw.pop("rope_parameters", None)) is None:
         return raw
@@ -83,11 +75,7 @@ def with_rope(raw: dict[str, object], file: Path) -> dict[str, object]:
 
 
 def check_unread(raw: Mapping[str, object], read: set[str], file: Path) -> None:
-    """Refuse a field that is switched on and that nothing here reads: it may belong to another network.
-
-    Raises:
-        UserError: names the field and its value.
-    """
+    """Refuse a field that is switched on and that nothing here reads: it may belong to another network."""
     for name in raw.keys() - read - IDLE:
         if raw[name] and not name.startswith("_") and not name.endswith("_version"):
             raise UserError(
@@ -97,11 +85,7 @@ def check_unread(raw: Mapping[str, object], read: set[str], file: Path) -> None:
 
 
 def check_heads(config, file: Path) -> None:
-    """Refuse a width that does not divide into heads, and heads that do not divide into groups.
-
-    Raises:
-        UserError: names the two fields that do not fit each other.
-    """
+    """Refuse a width that does not divide into heads, and heads that do not divide into groups."""
     width, heads, groups = HEADS[config.model_type]
     wide, many, few = (getattr(config, name) for name in (width, heads, groups))
     if wide % (2 * many):  # a head is rotated by halves

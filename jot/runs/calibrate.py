@@ -73,11 +73,7 @@ class Step(NamedTuple):
 
 
 def loss_of(kind: str, full: pd.DataFrame, jot: pd.DataFrame) -> np.ndarray:
-    """Loss of each document, shape (n,), in the one fixed order of ``take``; frames of samples by document.
-
-    Raises:
-        UserError: the two do not hold the same documents.
-    """
+    """Loss of each document, shape (n,), in the one fixed order of ``take``; frames of samples by document."""
     full, jot = full.set_index("doc_id"), jot.set_index("doc_id")
     if set(full.index) != set(jot.index):
         raise UserError("full decoding and JoT do not hold the same documents; run both with one --limit")
@@ -219,11 +215,7 @@ def _json(tau: float) -> float | None:
 
 
 def read(path: str | os.PathLike, model: str, task: str, dtype: str | None) -> Mapping[str, object]:
-    """What a file of ``jot calibrate`` certifies: the method and its setting, for the same model, task and dtype.
-
-    Raises:
-        UserError: no such file, or it was made for something else.
-    """
+    """What a file of ``jot calibrate`` certifies: the method and its setting, for the same model, task and dtype."""
     try:
         found = json.loads(Path(path).read_text())
         made = {name: found[name] for name in ("model", "task", "dtype", "tau_max")}

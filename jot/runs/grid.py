@@ -275,11 +275,7 @@ def _notebooks(entry: object, store: str) -> Iterator[NotebookPoint]:
 
 
 def parse(*paths: str | os.PathLike) -> Grid:
-    """Every point of grid files in their order, each once.
-
-    Raises:
-        UserError: no such file, no YAML, an unknown key or an impossible value; nothing has run then.
-    """
+    """Every point of grid files in their order, each once."""
     points: dict[str, dict] = {"cells": {}, "notebooks": {}}
     for path in map(Path, paths):
         try:

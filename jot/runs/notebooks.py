@@ -84,10 +84,6 @@ def run(
     Returns:
         The written notebook. It appears under its name only when every cell succeeded; a failed run is kept
         beside it as ``<name>.failed.ipynb``.
-
-    Raises:
-        UserError: an unknown notebook, parameter or value, a place that cannot be written to (before the kernel
-            starts), a cell that failed, or a kernel that was killed.
     """
     path = locate(name)
     values = resolved(given(path, params or {}))

@@ -42,11 +42,7 @@ VOCABULARY = {  # kind and meaning
 
 
 def coerce(name: str, value: Any, default: Any = None) -> Any:
-    """A parameter's value as the vocabulary asks for it; one of a notebook's own, as its default or type does.
-
-    Raises:
-        NotebookError: it does not fit.
-    """
+    """A parameter's value as the vocabulary asks for it; one of a notebook's own, as its default or type does."""
     of = default if isinstance(default, type) else type(default)
     own = NAMES if of in (list, tuple) else Kind(of if of in (bool, int, float) else str, optional=default is None)
     kind, meaning = VOCABULARY.get(name, (own, f"as {default!r}"))
@@ -83,11 +79,7 @@ def _literal(text: str) -> Any:
 
 
 def given(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for a notebook's parameters, each as its default or the vocabulary asks for it.
-
-    Raises:
-        UserError: an unknown parameter, or a value that does not fit.
-    """
+    """Values for a notebook's parameters, each as its default or the vocabulary asks for it."""
     declared = parameters(path)
     if unknown := [name for name in values if name not in declared]:
         raise UserError(f"{path.stem}: unknown parameter {unknown[0]!r}{closest(str(unknown[0]), declared)}")
@@ -98,11 +90,7 @@ def given(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
-    """With whole paths in place of those relative to the current folder.
-
-    Raises:
-        UserError: an address, or a folder that the notebook will write to is a file or read-only.
-    """
+    """With whole paths in place of those relative to the current folder."""
     paths = {name: local(f"parameter {name}", values[name]) for name in PATHS if values.get(name) is not None}
     paths = {name: Path(os.path.expanduser(path)).resolve() for name, path in paths.items()}
     for name in paths.keys() & ({"out", "store"} if values.get("source") == "live" else {"out"}):

@@ -127,11 +127,7 @@ def build_decode(
     method: str | ExitRule = "full",
 ) -> DecodeConfig:
     """Resolved decoding parameters: the settings, else the method's own way, else the task's length and blocks,
-    else the family's defaults. A ban of the end of text takes a model, not its class alone, which has no ids.
-
-    Raises:
-        UserError: a value out of range, steps that do not divide into blocks, or a rule that they cannot serve.
-    """
+    else the family's defaults. A ban of the end of text takes a model, not its class alone, which has no ids."""
     chosen = {key: value for key, value in settings.items() if key in kinds(DecodeConfig)}
     rule = build_method(method, model.family, settings)
     method = getattr(method, "name", method)

@@ -77,11 +77,7 @@ class DecodeConfig:
 
     @classmethod
     def of(cls, parameters: dict) -> DecodeConfig:
-        """A configuration from keyword arguments.
-
-        Raises:
-            UserError: a name that is no decoding parameter.
-        """
+        """A configuration from keyword arguments."""
         if unknown := sorted(parameters.keys() - cls.__dataclass_fields__.keys()):
             known = ", ".join(cls.__dataclass_fields__)
             raise UserError(f"unknown decoding parameter {unknown[0]!r}; known are {known}")
