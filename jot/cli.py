@@ -138,11 +138,6 @@ FORWARDED = {
 }
 
 
-def _forward(command: str, rest: Sequence[str]) -> int:
-    module, _, name = FORWARDED[command][0].partition(":")
-    return getattr(importlib.import_module(module), name)(list(rest))
-
-
 COUNT, SHARE = Kind(int, 1, optional=True), Kind(float, 0, 1, open=True, optional=True)
 KINDS = {"workers": COUNT, "slots": COUNT, "limit": COUNT, "seconds": Kind(float, 0, optional=True),
          "epsilon": SHARE, "delta": SHARE}  # fmt: skip
@@ -364,7 +359,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # `>&-`
     try:
         if words and words[0] in FORWARDED:
-            code = _forward(words[0], words[1:]) or 0
+            module, _, name = FORWARDED[words[0]][0].partition(":")
+            code = getattr(importlib.import_module(module), name)(words[1:]) or 0
         else:
             options = _parser().parse_args(words)
             _check(options)

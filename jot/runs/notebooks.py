@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -171,17 +171,6 @@ def _write(path: Path, notebook: dict) -> None:
     replace(path, json.dumps(stripped(notebook), indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
-def strip(paths: Iterable[str | Path]) -> list[Path]:
-    """Strip notebooks in place; returns those that changed."""
-    changed = []
-    for path in map(Path, paths):
-        before = path.read_text(encoding="utf-8")
-        _write(path, json.loads(before))
-        if path.read_text(encoding="utf-8") != before:
-            changed.append(path)
-    return changed
-
-
 def refresh(name: str, figures: str | Path) -> Path:
     """Re-execute a committed notebook from the records and rewrite its outputs; its source stays as it is."""
     path = locate(name)
@@ -208,9 +197,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="jot.runs.notebooks", description="Strip notebooks in place for a commit.")
     parser.add_argument("command", choices=["strip"])
     parser.add_argument("files", nargs="*")
-    changed = strip(parser.parse_args(arguments).files)
-    print("".join(f"stripped {path}\n" for path in changed), end="")
-    return int(bool(changed))
+    changed = False
+    for path in map(Path, parser.parse_args(arguments).files):
+        before = path.read_text(encoding="utf-8")
+        _write(path, json.loads(before))
+        if path.read_text(encoding="utf-8") != before:
+            changed = True
+            print(f"stripped {path}")
+    return int(changed)
 
 
 if __name__ == "__main__":
