@@ -178,6 +178,7 @@ def test_wrong_values_are_one_sentence(name, value, message):
 def test_a_notebooks_own_parameters_take_the_type_of_their_default():
     assert coerce("tau_max", "1e-3", 90.0) == 0.001  # YAML 1.1 hands 1e-3 over as text
     assert coerce("spatial", "False", True) is False
+    assert coerce("thresholds", "3, 10", list) == ["3", "10"] and coerce("thresholds", [3, 10], []) == [3, 10]
     for default in (90.0, float):
         with pytest.raises(UserError, match="tau_max='many' must be a number"):
             coerce("tau_max", "many", default)

@@ -195,7 +195,7 @@ class NotebookPoint:
 
 def _text(value: object) -> str:
     """A parameter's value as a command line takes it."""
-    return ",".join(value) if isinstance(value, (list, tuple)) else str(value)
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 @dataclass(frozen=True)

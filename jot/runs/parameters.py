@@ -44,8 +44,11 @@ VOCABULARY = {  # kind and meaning
 def coerce(name: str, value: Any, default: Any = None) -> Any:
     """A parameter's value as the vocabulary asks for it; one of a notebook's own, as its default or type does."""
     of = default if isinstance(default, type) else type(default)
-    own = NAMES if of in (list, tuple) else Kind(of if of in (bool, int, float) else str, optional=default is None)
-    kind, meaning = VOCABULARY.get(name, (own, f"as {default!r}"))
+    if of in (list, tuple):
+        own = Kind(many=True)
+    else:
+        own = Kind(of if of in (bool, int, float) else str, optional=default is None)
+    kind, meaning = VOCABULARY.get(name, (own, "of this notebook alone"))
     try:
         return kind.read(f"parameter {name}", value)
     except UserError as error:
