@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from errno import EBADF, EDQUOT, EIO, ENOSPC
 
 from jot import __version__
-from jot.errors import Parser, UserError, local
+from jot.errors import Kind, Parser, UserError, local
 from jot.runs import distributed
 
 
@@ -38,62 +38,75 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"jot {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--model", required=True, help="pocket-llada, pocket-dream, a local folder, or a hub id")
-    common.add_argument("--revision", help="commit, tag or branch of a hub id")
-    common.add_argument("--method", default="jot", help="exit rule: jot (default), full, ...")
-    common.add_argument(
+    # What several commands take.
+    model, rule, weights, consent, documents, grids = (argparse.ArgumentParser(add_help=False) for _ in range(6))
+    model.add_argument("--model", required=True, help="pocket-llada, pocket-dream, a local folder, or a hub id")
+    model.add_argument("--device", help="cpu, cuda or cuda:N (default: CUDA where there is one)")
+    rule.add_argument("--revision", help="commit, tag or branch of a hub id")
+    rule.add_argument("--method", default="jot", help="exit rule: jot (default), full, ...")
+    rule.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
         help="a setting of the method or of the decoding loop, as in tau_max=90; repeat for more",
     )  # fmt: skip
-    common.add_argument("--seed", type=int, default=0, help="of the random draws (default 0)")
-    common.add_argument("--device", help="cpu, cuda or cuda:N (default: CUDA where there is one)")
-    weights = argparse.ArgumentParser(add_help=False)
+    rule.add_argument("--seed", type=int, default=0, help="of the random draws (default 0)")
     weights.add_argument("--dtype", help="float32, bfloat16 or float16 (default: float32 for small models)")
-    consent = argparse.ArgumentParser(add_help=False)
     consent.add_argument(
         "--allow-code-execution", action="store_true",
         help="consent to run code that a full-size model writes, in the sandbox",
     )  # fmt: skip
+    documents.add_argument("--task", required=True, help="see `jot tasks`")
+    documents.add_argument("--limit", type=int, help="only the first so many documents of a fixed permutation")
+    documents.add_argument("--slots", type=int, default=16, help="rows of the batch (default 16; 1 for timings)")
+    documents.add_argument("--data", help="local folder with the benchmark's files, in place of the hub")
+    grids.add_argument("grids", nargs="+", metavar="GRID", help="YAML files, as in notebooks/grids")
+    grids.add_argument("--store", default="results/records", help="folder of the records (default %(default)s)")
 
     evaluate = commands.add_parser(
-        "evaluate", parents=[common, weights, consent], help="decode and score a task, recorded and resumable"
-    )
-    evaluate.add_argument("--task", required=True, help="see `jot tasks`")
+        "evaluate", parents=[model, rule, documents, weights, consent],
+        help="decode and score a task, recorded and resumable",
+    )  # fmt: skip
     evaluate.add_argument("--split", help="default: the task's first")
-    evaluate.add_argument("--limit", type=int, help="only the first so many documents of a fixed permutation")
     evaluate.add_argument("--store", default="results/records", help="folder of the records (default results/records)")
-    evaluate.add_argument("--slots", type=int, default=16, help="rows of the batch (default 16; 1 for timings)")
-    evaluate.add_argument("--data", help="local folder with the benchmark's files, in place of the hub")
     evaluate.add_argument("--trace", action="store_true", help="record how each canvas was filled")
     evaluate.add_argument("--certified", metavar="FILE", help="JoT at the threshold that `jot calibrate` certified")
     evaluate.set_defaults(run=_evaluate)
 
-    decode = commands.add_parser("decode", parents=[common, weights], help="decode one prompt")
+    calibrate = commands.add_parser(
+        "calibrate", parents=[model, documents, weights, consent],
+        help="certify a threshold: its risk is bounded, with a chance you name",
+    )  # fmt: skip
+    calibrate.add_argument("--epsilon", type=float, default=0.03, help="risk that may not be exceeded (default 0.03)")
+    calibrate.add_argument("--delta", type=float, default=0.05, help="chance that it is, over calibration sets (0.05)")
+    calibrate.add_argument(
+        "--loss", choices=("breaks", "answers", "score"), default="breaks",
+        help="breaks: full decoding right, JoT wrong; answers: another final answer; score: repairs offset breaks",
+    )  # fmt: skip
+    calibrate.add_argument("--split", help="documents to calibrate on (default: calibration, or the second split)")
+    calibrate.add_argument("--store", help="records; what they lack is decoded (default: data/records as recorded)")
+    calibrate.add_argument("--out", help="file for the result (default STORE/certified, or results/certified)")
+    calibrate.set_defaults(run=_calibrate)
+
+    decode = commands.add_parser("decode", parents=[model, rule, weights], help="decode one prompt")
     decode.add_argument("prompt", help="the user's turn")
     decode.add_argument("--no-chat", action="store_true", help="take the prompt as it is, without the chat template")
     decode.add_argument("--watch", action="store_true", help="show the canvas as it fills; plain lines where piped")
     decode.add_argument("--html", metavar="FILE", help="write a page that replays it beside full decoding")
     decode.set_defaults(run=_decode)
 
-    listing = commands.add_parser("tasks", help="list the tasks")
-    listing.set_defaults(run=_tasks)
+    commands.add_parser("tasks", help="list the tasks").set_defaults(run=_tasks)
 
     listed = commands.add_parser(
-        "cells", parents=[weights, consent], help="list what parameter grids hold, with an estimate of its time"
+        "cells", parents=[grids, weights, consent], help="list what parameter grids hold, with an estimate of its time"
     )
-    listed.add_argument("grids", nargs="+", metavar="GRID", help="YAML files, as in notebooks/grids")
     form = listed.add_mutually_exclusive_group()
     form.add_argument("--print", action="store_true", dest="lines", help="a plain command line each, for any scheduler")
     form.add_argument("--json", action="store_true", help="the same as JSON, with the files that each makes")
-    listed.add_argument("--store", default="results/records", help="named in the printed lines (default %(default)s)")
     listed.set_defaults(run=_cells)
 
     grid = commands.add_parser(
-        "run", parents=[weights, consent], help="decode the cells of parameter grids and run their notebooks, resumably"
-    )
-    grid.add_argument("grids", nargs="+", metavar="GRID", help="YAML files, as in notebooks/grids")
-    grid.add_argument("--store", default="results/records", help="folder of the records (default %(default)s)")
+        "run", parents=[grids, weights, consent],
+        help="decode the cells of parameter grids and run their notebooks, resumably",
+    )  # fmt: skip
     grid.add_argument("--workers", type=int, default=1, help="processes; they share the GPUs (default 1)")
     grid.add_argument("--slots", type=int, default=16, help="rows of a batch (default 16; 1 for timings)")
     grid.add_argument("--limit", type=int, help="at most so many documents a cell")
@@ -116,7 +129,6 @@ def _parser() -> argparse.ArgumentParser:
 # Commands with a parser of their own: function, help.
 FORWARDED = {
     "check": ("jot.reproduce.doctor:main", "see whether this machine is ready, and what to do if not"),
-    "calibrate": ("jot.runs.calibrate:main", "certify a threshold: its risk is bounded, with a chance you name"),
     "lm-eval": ("jot.runs.harness:command", "lm-eval's own command line, with the model and the tasks of jot"),
     "notebook": ("jot.runs.notebooks:command", "run a notebook with parameters, checked before it starts"),
     "paper": ("jot.reproduce.again:main", "execute the notebooks from the records, decode a sample of them again"),
@@ -126,18 +138,17 @@ FORWARDED = {
 }
 
 
-def _forward(command: str, rest: Sequence[str]) -> int:
-    module, _, name = FORWARDED[command][0].partition(":")
-    return getattr(importlib.import_module(module), name)(list(rest))
+COUNT, SHARE = Kind(int, 1, optional=True), Kind(float, 0, 1, open=True, optional=True)
+KINDS = {"workers": COUNT, "slots": COUNT, "limit": COUNT, "seconds": Kind(float, 0, optional=True),
+         "epsilon": SHARE, "delta": SHARE}  # fmt: skip
 
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what no command can use, before anything is read or made."""
-    for name in ("workers", "slots"):
-        if getattr(options, name, 1) < 1:
-            raise UserError(f"--{name} {getattr(options, name)} must be at least 1")
+    for name, kind in KINDS.items():
+        kind.check(f"--{name}", getattr(options, name, None))
     for name in ("store", "folder"):
-        if hasattr(options, name):
+        if getattr(options, name, None) is not None:
             local(name if options.command == "pack" else f"--{name}", getattr(options, name))
     if getattr(options, "device", None) is not None:
         from jot.models import resolve_device
@@ -188,6 +199,12 @@ def _evaluate(options: argparse.Namespace) -> None:
     print(f"  records   {options.store}/{summary.cell}.json")
 
 
+def _calibrate(options: argparse.Namespace) -> int:
+    from jot.runs.calibrate import run
+
+    return run(options)
+
+
 def _agree(options: argparse.Namespace) -> None:
     """Before the processes of torchrun begin: all of them have the same command and the same versions."""
     if distributed.world() > 1:
@@ -210,15 +227,10 @@ def _decode(options: argparse.Namespace) -> None:
     if options.html is not None:
         replay.check_file(options.html)
     chosen = settings.parse(options.method, _pairs(options.settings))
-
-    def resolve(model):
-        rule = settings.build_method(options.method, model.family, chosen)
-        return rule, settings.build_decode(model, chosen, seed=options.seed, method=options.method)
-
     if (known := settings.model_class(options.model)) is not None:
-        resolve(known)
+        settings.resolve(known, options.method, chosen, seed=options.seed)
     model = load(options.model, revision=options.revision, device=options.device, dtype=options.dtype)
-    rule, config = resolve(model)
+    rule, config = settings.resolve(model, options.method, chosen, seed=options.seed)
     chat = [{"role": "user", "content": options.prompt}]
     if not options.no_chat and (told := untemplated(model)):
         print(f"jot: {told}", file=sys.stderr)
@@ -283,15 +295,11 @@ def _cells(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from jot import tasks
-    from jot.records import take
     from jot.records.store import writable
     from jot.runs.run import run
 
-    if options.seconds is not None and not options.seconds >= 0:
-        raise UserError(f"--seconds {options.seconds:g} must be at least 0")
     if options.workers > 1 and distributed.world() > 1:
         raise UserError("torchrun already starts the processes; leave --workers out")
-    take([], options.limit)
     grid = _grid(options)
     points = grid.cells
     if refused := [p.task for p in points if tasks.get(p.task).needs_flag and not p.allow_code_execution]:
@@ -351,7 +359,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # `>&-`
     try:
         if words and words[0] in FORWARDED:
-            code = _forward(words[0], words[1:]) or 0
+            module, _, name = FORWARDED[words[0]][0].partition(":")
+            code = getattr(importlib.import_module(module), name)(words[1:]) or 0
         else:
             options = _parser().parse_args(words)
             _check(options)

@@ -1,17 +1,21 @@
-"""The one exception that means "the user can fix this", the command lines that end in it, and the refusals that
-several places share: one sentence each, which names what was given."""
+"""The one exception that means "the user can fix this", the command lines that end in it, and what they and the fields
+of settings may be given: one sentence for each refusal, which names what was given."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import functools
 import math
 import numbers
 import operator
 import os
 import re
 import reprlib
+import sys
 from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 MOST = 1 << 20  # steps, positions: far beyond any use, and nothing is yet out of memory
@@ -33,41 +37,130 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see `{self.prog} --help`")
 
 
-def number(where: str, name: str, value, low: float = -math.inf, high: float = math.inf) -> None:
-    """Refuse anything that is no finite number (or +inf where ``high`` is) in [low, high]."""
-    try:
-        real = not isinstance(value, bool) and isinstance(value, numbers.Real) and not math.isnan(value)
-    except OverflowError as error:
-        raise UserError(f"{where}: {name} is too large for a number") from error
-    if not real:
-        raise UserError(f"{where}: {name}={value!r} is not a number")
-    if not low <= value <= high:
-        bounds = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
-        raise UserError(f"{where}: {name}={value:g} must be {bounds}")
+TYPES = {"bool": bool, "int": int, "float": float, "str": str}
+FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text (not empty, in UTF-8, without NUL)",
+}
 
 
-def _prefix(where: str) -> str:
-    return f"{where}: " if where else ""
+@dataclass(frozen=True)
+class Kind:
+    """What a value may be.
+
+    Attributes:
+        of: bool, int, float or str; object is anything.
+        low, high: bounds of a number, themselves excluded where ``open``.
+        names: the texts that there are, if not any.
+        optional: None will do.
+        many: it is a list of such values.
+    """
+
+    of: type = object
+    low: float = -math.inf
+    high: float = math.inf
+    open: bool = False
+    names: Iterable[str] = ()
+    optional: bool = False
+    many: bool = False
+
+    def fits(self, value: object) -> bool:
+        if value is None or self.of is object:
+            return self.optional or self.of is object
+        if self.of in (int, float):
+            if isinstance(value, bool) or not isinstance(value, int if self.of is int else numbers.Real):
+                return False
+            try:
+                value = self.of(value)
+            except OverflowError:  # a whole number of hundreds of digits is no float
+                return False
+            return self.low < value < self.high if self.open else self.low <= value <= self.high
+        if self.of is str:
+            return is_text(value) and (value in self.names if self.names else value != "" and "\0" not in value)
+        return isinstance(value, self.of)
+
+    def wanted(self, value: object) -> str:
+        """What ``value`` must be, by the bound that it breaks."""
+        if self.names:
+            return f"one of {', '.join(map(repr, self.names))}{', or none' if self.optional else ''}"
+        words, high = WORDS[self.of], min(self.high, sys.float_info.max)
+        if isinstance(value, (int, float)) and (value >= high if self.open else value > high):
+            return f"{words}, {'below' if self.open else 'at most'} {high:{'.0f' if self.of is int else 'g'}}"
+        if self.low != -math.inf:
+            words += f", {'above' if self.open else 'at least'} {self.low:g}"
+        return words + (", or none" if self.optional else "")
+
+    def check(self, name: str, value: object) -> None:
+        """Refuse what does not fit."""
+        if not self.fits(value):
+            raise UserError(f"{name}={reprlib.repr(value)} must be {self.wanted(value)}")
+
+    def read(self, name: str, value: object) -> object:
+        """``value``, which may be text, as this kind has it: ``"1e2"`` as 100, ``"a, b"`` as a list."""
+        text = value.strip().lower() if isinstance(value, str) else None
+        if self.optional and text in ("", "none", "null"):
+            return None
+        if self.many and value is not None:
+            items = value.strip("[]() ").replace(";", ",").split(",") if isinstance(value, str) else value
+            one = replace(self, many=False, optional=False)
+            items = items if isinstance(items, Iterable) else [items]
+            return [one.read(name, item.strip(" '\"") if isinstance(item, str) else item) for item in items]
+        if self.of is bool:
+            value = FLAGS.get(text, value)
+        elif self.of in (int, float):
+            value = _number(value, self.of)
+        elif isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        self.check(name, value)
+        return value
 
 
-def whole(where: str, name: str, value, low: int = 0, high: int = MOST) -> None:
+def _number(value: object, of: type) -> object:
+    """As a number of that type, where it is one: whole ones also as 64.0 and 1e2 (YAML 1.1 leaves 1e-3 text)."""
+    if isinstance(value, (bool, of)):
+        return value
+    for read in (int, float) if isinstance(value, str) else (float,):
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            found = read(value)
+            return of(found) if found == of(found) else value
+    return value
+
+
+def setting(default: object, low: float = -math.inf, high: float = math.inf, **more: object):
+    """A field of a dataclass with this default, and with bounds or names as ``Kind`` has them."""
+    return field(default=default, metadata={"low": low, "high": high, **more})
+
+
+@functools.cache
+def kinds(settings: type) -> dict[str, Kind]:
+    """The kind of each field of a dataclass, by its annotation and by ``setting``."""
+    found = {}
+    for each in fields(settings):
+        words = {*re.findall(r"\w+", str(each.type))} - {"class"}  # `float` or "float | None" or "tuple[int, ...]"
+        many, optional, of = "tuple" in words, not words.isdisjoint(("None", "tuple")), words - {"None", "tuple"}
+        kind = TYPES.get(of.pop(), object) if len(of) == 1 else object  # a rule of a user's own may have others
+        found[each.name] = Kind(kind, many=many, optional=optional, **each.metadata)
+    return found
+
+
+def check_settings(settings: object, where: str = "") -> None:
+    """Refuse a dataclass that holds a value which its field does not take; lists are not looked into."""
+    for name, kind in kinds(type(settings)).items():
+        if not kind.many:
+            kind.check(f"{where}{name}", getattr(settings, name))
+
+
+def whole(where: str, name: str, value, low: int = 0, high: float = MOST) -> None:
     """Refuse anything that is no whole number in [low, high]."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise UserError(f"{_prefix(where)}{name}={reprlib.repr(value)} must be a whole number, at least {low}")
-    if value > high:
-        raise UserError(f"{_prefix(where)}{name} must be at most {high}")
+    Kind(int, low, high).check(f"{where}: {name}" if where else name, value)
 
 
 def flag(where: str, name: str, value) -> None:
     """Refuse anything but True and False."""
-    if not isinstance(value, bool):
-        raise UserError(f"{_prefix(where)}{name}={reprlib.repr(value)} must be true or false")
-
-
-def one_of(name: str, value, known) -> None:
-    """Refuse a value that is no name in ``known``."""
-    if not isinstance(value, str) or value not in known:
-        raise UserError(f"unknown {name} {value!r}: use {', '.join(known)}")
+    Kind(bool).check(f"{where}: {name}", value)
 
 
 def closest(name: str, known: Iterable[str], words: str = "known") -> str:
@@ -87,11 +180,7 @@ def local(name: str, path: str | os.PathLike, kind: str = "folder") -> Path:
 
 
 def destination(name: str, path: str | os.PathLike, kind: str = "folder", example: str = "") -> Path:
-    """A path to which a run may write its "file" or "folder"; asked before anything runs, and nothing is made.
-
-    Raises:
-        UserError: it is empty, an address or of the other kind, or the folder that would hold it is none or read-only.
-    """
+    """A path to which a run may write its "file" or "folder"; asked before anything runs, and nothing is made."""
     found = local(name, path, kind)
     if kind == "file" and (found.is_dir() or os.fspath(path).endswith("/")):
         raise UserError(f"{name} {found} is a folder; name a file{f', as in {found / example}' if example else ''}")

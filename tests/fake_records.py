@@ -69,7 +69,9 @@ def cell(
 
 def of(point: Point, rows: pd.DataFrame) -> tuple:
     """(id, Recorded) of the cell that a grid's point resolves to."""
-    method, decode = point.resolved()
+    resolved, own = point.resolved(), settings.method_class(point.method).__dataclass_fields__
+    method = {key: value for key, value in resolved.items() if key in {"name", *own}}
+    decode = {key: value for key, value in resolved.items() if key not in method}
     name = Path(point.model).name
     config = {
         "model": name,

@@ -395,10 +395,10 @@ def test_dream_schedule_stalls_behind_an_exit_rule():
         (dict(length=10, block_length=4), "does not divide"),
         (dict(length=16, steps=10, block_length=4), "steps=10"),
         (dict(temperature=-1.0), "temperature"),
-        (dict(temperature=math.nan), "not a number"),
+        (dict(temperature=math.nan), "must be a number"),
         (dict(top_p=0.0), "top_p"),
-        (dict(ranking="best"), "unknown ranking"),
-        (dict(schedule="fast"), "unknown schedule"),
+        (dict(ranking="best"), "ranking=.* one of"),
+        (dict(schedule="fast"), "schedule=.* one of"),
         (dict(schedule="single", length=10, block_length=8, ragged=True), "needs steps of at least 15"),
         (dict(schedule="single", length=8, steps=4), "needs steps of at least 8"),
         (dict(ranking="origin"), "origin"),
@@ -436,9 +436,9 @@ def test_a_shifted_model_needs_a_step_beside_the_one_that_opens_a_block():
     ("kwargs", "words"),
     [
         (dict(tau_max=0.5), "tau_max"), (dict(tau_max=3, tau_min=5), "must not exceed"), (dict(gamma=0.0), "gamma"),
-        (dict(gamma=1.0), "gamma"), (dict(window=0), "window"), (dict(tau_max="ninety"), "not a number"),
+        (dict(gamma=1.0), "gamma"), (dict(window=0), "window"), (dict(tau_max="ninety"), "must be a number"),
         (dict(max_commits=0), "max_commits"), (dict(max_commits=True), "whole number"),
-        (dict(combine="and"), "combine"), (dict(tau_min=0.0), "tau_min"), (dict(tau_max=math.nan), "not a number"),
+        (dict(combine="and"), "combine"), (dict(tau_min=0.0), "tau_min"), (dict(tau_max=math.nan), "must be a number"),
     ],
 )  # fmt: skip
 def test_bad_thresholds_are_one_sentence(kwargs, words):
@@ -481,11 +481,11 @@ def test_prompts_of_whole_numbers_of_any_kind():
     [
         (dict(method="jot"), "such as jot.JoT"), (dict(method=jot.JoT), "such as jot.JoT"),
         (dict(stop_early="no"), "true or false"), (dict(ragged=1), "true or false"), (dict(length=None), "length=None"),
-        (dict(steps=10**12), "steps must be at most"), (dict(schedule=["llada"]), "unknown schedule"),
-        (dict(ranking={}), "unknown ranking"), (dict(suppress_tokens=5), "list of whole numbers"),
+        (dict(steps=10**12), "steps=.* number, at most"), (dict(schedule=["llada"]), "schedule=.* one of"),
+        (dict(ranking={}), "ranking=.* one of"), (dict(suppress_tokens=5), "list of whole numbers"),
         (dict(suppress_tokens="ab"), "list of whole numbers"), (dict(constraints=[1, 2]), "pairs"),
         (dict(constraints=[(1, 2, 3)]), "pairs"), (dict(constraints="1:2"), "pairs"), (dict(constraints=5), "pairs"),
-        (dict(temperature=10**400), "too large"), (dict(suppress_tokens=range(320)), "bans every token"),
+        (dict(temperature=10**400), "number, at most"), (dict(suppress_tokens=range(320)), "bans every token"),
         (dict(constraints={0: 1.5}), "whole numbers"),
     ],
 )  # fmt: skip
@@ -506,8 +506,8 @@ def test_samples_are_pairs(samples):
 @pytest.mark.parametrize(
     ("rule", "kwargs", "words"),
     [
-        (jot.JoT, dict(window=10**10), "window must be at most"), (jot.JoT, dict(spatial="no"), "true or false"),
-        (jot.JoT, dict(tau_max=10**400), "too large"), (jot.KLASS, dict(history=10**11), "history must be at most"),
+        (jot.JoT, dict(window=10**10), "window=.* number, at most"), (jot.JoT, dict(spatial="no"), "true or false"),
+        (jot.JoT, dict(tau_max=10**400), "number, at most"), (jot.KLASS, dict(history=10**11), "history=.* at most"),
         (jot.KLASS, dict(inclusive=1), "true or false"), (jot.Prophet, dict(answer_start=True), "whole number"),
         (jot.Prophet, dict(answer_start=10**20), "at most"),
     ],

@@ -175,7 +175,7 @@ def test_sampling():
         ({"max_new_tokens": None}, "generate(): max_new_tokens=None must be a whole number"),
         ({"max_new_tokens": 8.0}, "generate(): max_new_tokens=8.0 must be a whole number"),
         ({"method": 3}, "must be a rule"),
-        ({"method": "jot", "tau_max": 0.5}, "tau_max=0.5 must be at least 1"),
+        ({"method": "jot", "tau_max": 0.5}, "tau_max=0.5 must be a number, at least 1"),
         ({"max_new_tokens": 0}, "generate(): max_new_tokens=0 must be a whole number, at least 1"),
         ({"do_sample": 1}, "do_sample=1 must be true or false"),
         ({"do_sample": False, "temperature": 1.0}, "leave do_sample out"),

@@ -179,8 +179,8 @@ def test_limits_of_the_command_line(path, tmp_path, capsys) -> None:
     assert {row["n"] for row in summary(tmp_path / "store")} == {"1", ""}
     capsys.readouterr()
     for more, words in (
-        (["--workers", "0"], "--workers 0 must be at least 1"),
-        (["--slots", "0"], "--slots 0 must be at least 1"),
+        (["--workers", "0"], "--workers=0 must be a whole number, at least 1"),
+        (["--slots", "0"], "--slots=0 must be a whole number, at least 1"),
         (["--limit", "0"], "at least 1"),
     ):
         assert cli.main(command(path, tmp_path / "other", *more)) == 2
@@ -249,7 +249,7 @@ def test_a_notebooks_figures_that_cannot_be_written_are_refused_before_the_cells
         file.write(f"notebooks:\n  - {{name: 01_main_results, parameters: {{out: '{tmp_path / 'file'}'}}}}\n")
     assert cli.main(command(path, tmp_path / "store")) == 2
     told = capsys.readouterr()
-    assert told.out == "" and told.err == f"jot: error: parameter out: {tmp_path / 'file'} is a file; name a folder\n"
+    assert told.out == "" and told.err == f"jot: error: parameter out {tmp_path / 'file'} is a file; name a folder\n"
     assert not list((tmp_path / "store").iterdir())
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from transformers import PreTrainedConfig
 
-from jot.errors import UserError
+from jot.errors import Kind, UserError
 
 AGAIN = "fetch the checkpoint again"
 # Fields that change no forward pass: of transformers, of training, and of sizes that another field gives. Those of
@@ -27,54 +25,26 @@ IDLE = {
 LAYERS, SIZE = 1_000, 1 << 24  # far beyond any model; a module is made for each layer, on no device
 
 
-class Field(NamedTuple):
-    """Kind (whole, number, flag), bounds, whether the lower one is excluded, whether null will do."""
-
-    kind: str
-    low: float = -math.inf
-    high: float = math.inf
-    above: bool = False
-    optional: bool = False
-
-    def wanted(self, value: object) -> str:
-        """What the field must be, without the bound that ``value`` keeps."""
-        words = {"whole": "a whole number", "number": "a number", "flag": "true or false"}[self.kind]
-        if isinstance(value, (int, float)) and value > self.high:
-            return f"{words}, at most {self.high:.0f}"
-        if self.low != -math.inf:
-            words += f", {'above' if self.above else 'at least'} {self.low:g}"
-        return words + (", or null" if self.optional else "")
-
-    def fits(self, value: object) -> bool:
-        if value is None:
-            return self.optional
-        if self.kind == "flag" or isinstance(value, bool):
-            return self.kind == "flag" and isinstance(value, bool)
-        if not isinstance(value, int if self.kind == "whole" else (int, float)):
-            return False
-        return (self.low < value if self.above else self.low <= value) and value <= self.high
-
-
-COUNT, LENGTH = Field("whole", 1, SIZE), Field("whole", 1)
+COUNT, ANY_COUNT, LENGTH = Kind(int, 1, SIZE), Kind(int, 1, SIZE, optional=True), Kind(int, 1)
 SHARED = {
     "vocab_size": COUNT,
-    "rope_theta": Field("number", 0, 1e30, above=True),  # float32 ends at 3e38
-    "rms_norm_eps": Field("number", 0, 1),
+    "rope_theta": Kind(float, 0, 1e30, open=True),  # float32 ends at 3e38
+    "rms_norm_eps": Kind(float, 0, 1),
     **dict.fromkeys(
         ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id", "eot_token_id"),
-        Field("whole", -1, optional=True),
+        Kind(int, -1, optional=True),
     ),
 }
-FIELDS: dict[str, dict[str, Field]] = {
+FIELDS: dict[str, dict[str, Kind]] = {
     "llada": SHARED | {
-        "d_model": COUNT, "n_layers": Field("whole", 1, LAYERS), "n_heads": COUNT, "mlp_hidden_size": COUNT,
-        "n_kv_heads": COUNT._replace(optional=True), "embedding_size": COUNT._replace(optional=True),
-        "max_sequence_length": LENGTH, "include_qkv_bias": Field("flag", optional=True),
+        "d_model": COUNT, "n_layers": Kind(int, 1, LAYERS), "n_heads": COUNT, "mlp_hidden_size": COUNT,
+        "n_kv_heads": ANY_COUNT, "embedding_size": ANY_COUNT,
+        "max_sequence_length": LENGTH, "include_qkv_bias": Kind(bool, optional=True),
     },
     "Dream": SHARED | {
-        "hidden_size": COUNT, "num_hidden_layers": Field("whole", 1, LAYERS), "num_attention_heads": COUNT,
+        "hidden_size": COUNT, "num_hidden_layers": Kind(int, 1, LAYERS), "num_attention_heads": COUNT,
         "num_key_value_heads": COUNT, "intermediate_size": COUNT, "max_position_embeddings": LENGTH,
-        "initializer_range": Field("number", 0, 1e30),
+        "initializer_range": Kind(float, 0, 1e30),
     },
 }  # fmt: skip
 # The names of width, heads, and heads of keys and values.
@@ -85,22 +55,14 @@ HEADS = {
 
 
 def check_fields(raw: Mapping[str, object], file: Path) -> None:
-    """Refuse a field of the wrong type or out of range; a field that is absent has its default.
-
-    Raises:
-        UserError: names the field, its value and what it must be.
-    """
+    """Refuse a field of the wrong type or out of range; a field that is absent has its default."""
     for name, field in FIELDS[raw["model_type"]].items():
         if name in raw and not field.fits(raw[name]):
             raise UserError(f"{name}={reprlib.repr(raw[name])} in {file} must be {field.wanted(raw[name])}; {AGAIN}")
 
 
 def with_rope(raw: dict[str, object], file: Path) -> dict[str, object]:
-    """The fields with ``rope_theta`` where the two families have it: transformers 5 writes ``rope_parameters``.
-
-    Raises:
-        UserError: rotations of another kind, or two values.
-    """
+    """The fields with ``rope_theta`` where the two families have it: transformers 5 writes ``rope_parameters``."""
     raw = dict(raw)
     if (rope := raw.pop("rope_parameters", None)) is None:
         return raw
@@ -113,11 +75,7 @@ def with_rope(raw: dict[str, object], file: Path) -> dict[str, object]:
 
 
 def check_unread(raw: Mapping[str, object], read: set[str], file: Path) -> None:
-    """Refuse a field that is switched on and that nothing here reads: it may belong to another network.
-
-    Raises:
-        UserError: names the field and its value.
-    """
+    """Refuse a field that is switched on and that nothing here reads: it may belong to another network."""
     for name in raw.keys() - read - IDLE:
         if raw[name] and not name.startswith("_") and not name.endswith("_version"):
             raise UserError(
@@ -127,11 +85,7 @@ def check_unread(raw: Mapping[str, object], read: set[str], file: Path) -> None:
 
 
 def check_heads(config, file: Path) -> None:
-    """Refuse a width that does not divide into heads, and heads that do not divide into groups.
-
-    Raises:
-        UserError: names the two fields that do not fit each other.
-    """
+    """Refuse a width that does not divide into heads, and heads that do not divide into groups."""
     width, heads, groups = HEADS[config.model_type]
     wide, many, few = (getattr(config, name) for name in (width, heads, groups))
     if wide % (2 * many):  # a head is rotated by halves

@@ -9,6 +9,7 @@ dtype and decoding, which the result names.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -21,7 +22,7 @@ import pandas as pd
 from scipy.stats import binom
 
 from jot import tasks
-from jot.errors import Parser, UserError, destination, local
+from jot.errors import UserError, destination
 from jot.models import home
 from jot.records import take
 from jot.records.store import replace
@@ -40,15 +41,6 @@ LOSSES = {
 def binomial_p(loss: np.ndarray, epsilon: float) -> float:
     """Exact, for losses of 0 and 1: the chance of so few where the risk is epsilon."""
     return float(binom.cdf(int(np.sum(loss)), len(loss), epsilon))
-
-
-def hoeffding_bentkus_p(loss: np.ndarray, epsilon: float) -> float:
-    """For losses in [0, 1] (Bates et al. 2021): the smaller of Hoeffding's and Bentkus's bounds."""
-    n, mean = len(loss), float(np.mean(loss))
-    low = min(mean, epsilon)
-    terms = [(low, epsilon), (1 - low, 1 - epsilon)]
-    divergence = sum(a * math.log(a / b) for a, b in terms if a > 0)
-    return min(1.0, math.exp(-n * divergence), math.e * float(binom.cdf(math.ceil(n * mean), n, epsilon)))
 
 
 def betting_p(loss: np.ndarray, epsilon: float, delta: float = 0.05) -> float:
@@ -81,11 +73,7 @@ class Step(NamedTuple):
 
 
 def loss_of(kind: str, full: pd.DataFrame, jot: pd.DataFrame) -> np.ndarray:
-    """Loss of each document, shape (n,), in the one fixed order of ``take``; frames of samples by document.
-
-    Raises:
-        UserError: the two do not hold the same documents.
-    """
+    """Loss of each document, shape (n,), in the one fixed order of ``take``; frames of samples by document."""
     full, jot = full.set_index("doc_id"), jot.set_index("doc_id")
     if set(full.index) != set(jot.index):
         raise UserError("full decoding and JoT do not hold the same documents; run both with one --limit")
@@ -149,43 +137,21 @@ def _recorded(store: Path, model: str, task: str, split: str, dtype: str) -> Cal
     return at
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run(o: argparse.Namespace) -> int:
     """``jot calibrate``. Returns the exit code; 1 where no threshold can be certified."""
-    parser = Parser(prog="jot calibrate", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--model", required=True, help="a packaged name, a local folder or a hub id")
-    parser.add_argument("--task", required=True, help="see `jot tasks`")
-    parser.add_argument("--epsilon", type=float, default=0.03, help="risk that may not be exceeded (default 0.03)")
-    parser.add_argument("--delta", type=float, default=0.05, help="chance that it is, over calibration sets (0.05)")
-    parser.add_argument(
-        "--loss", choices=LOSSES, default="breaks", help="; ".join(f"{k}: {v}" for k, v in LOSSES.items())
-    )
-    parser.add_argument("--split", help="documents to calibrate on (default: calibration, or the task's second split)")
-    parser.add_argument("--store", help="record folder; what it lacks is decoded (default: data/records as recorded)")
-    parser.add_argument("--limit", type=int, help="only the first so many documents of the fixed order")
-    parser.add_argument("--slots", type=int, default=16, help="rows of a batch (default 16)")
-    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: CUDA where there is one)")
-    parser.add_argument("--dtype", default="float32", help="of the weights (default float32)")
-    parser.add_argument("--data", help="local folder with the benchmark's files")
-    parser.add_argument("--allow-code-execution", action="store_true", help="run code that a full-size model writes")
-    parser.add_argument("--out", help="file for the result (default STORE/certified, or results/certified)")
-    o = parser.parse_args(arguments)
-    for name in ("epsilon", "delta"):
-        if not 0 < getattr(o, name) < 1:
-            raise UserError(f"--{name} must lie between 0 and 1, not at an edge")
+    o.dtype = o.dtype or "float32"
     splits = tasks.get(o.task).splits
     split = o.split or ("calibration" if "calibration" in splits else splits[-1] if len(splits) > 1 else "")
     if split not in splits or split == splits[0]:
         raise UserError(
             f"{o.task} needs a split to calibrate on that is not its test split; it has {', '.join(splits)}"
         )
-    store = home() / "data" / "records" if o.store is None else local("--store", o.store)
+    store = Path(o.store or home() / "data" / "records")
     packed = (store / "manifest.json").is_file()
     if not o.store and not packed:
         store = home() / "results" / "records"
-    name, folder = (
-        f"{Path(o.model).name}_{o.task}_{o.loss}.json",
-        home() / "results" if packed else destination("--store", store),
-    )
+    folder = home() / "results" if packed else destination("--store", store)
+    name = f"{Path(o.model).name}_{o.task}_{o.loss}.json"
     path = destination("--out", folder / "certified" / name if o.out is None else o.out, "file", name)
     at = _recorded(store, o.model, o.task, split, o.dtype) if packed else _decoding(o, store, split)
     full = at(math.inf)
@@ -197,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return report(o, path, split, walked)
 
 
-def _decoding(o, store: Path, split: str) -> Callable[[float], pd.DataFrame]:
+def _decoding(o: argparse.Namespace, store: Path, split: str) -> Callable[[float], pd.DataFrame]:
     """Samples by threshold, decoded where the store lacks them; the walk asks for no more than it needs."""
     from jot.models import load
     from jot.runs.harness import evaluate
@@ -213,7 +179,7 @@ def _decoding(o, store: Path, split: str) -> Callable[[float], pd.DataFrame]:
     return at
 
 
-def report(o, path: Path, split: str, walked: Sequence[Step]) -> int:
+def report(o: argparse.Namespace, path: Path, split: str, walked: Sequence[Step]) -> int:
     """Prints the walk and what it certifies, and writes the file that ``jot evaluate --certified`` takes."""
     tau, last = certified(walked), walked[-1]
     print(f"{o.model}  {o.task}/{split}  {o.dtype}; loss {o.loss}: {LOSSES[o.loss]}")
@@ -249,11 +215,7 @@ def _json(tau: float) -> float | None:
 
 
 def read(path: str | os.PathLike, model: str, task: str, dtype: str | None) -> Mapping[str, object]:
-    """What a file of ``jot calibrate`` certifies: the method and its setting, for the same model, task and dtype.
-
-    Raises:
-        UserError: no such file, or it was made for something else.
-    """
+    """What a file of ``jot calibrate`` certifies: the method and its setting, for the same model, task and dtype."""
     try:
         found = json.loads(Path(path).read_text())
         made = {name: found[name] for name in ("model", "task", "dtype", "tau_max")}

@@ -23,7 +23,7 @@ class Estimate(NamedTuple):
 
     Attributes:
         documents: samples of the cell, None where the split is not here to be counted.
-        seconds: documents x steps a document x seconds a step of the nearest recorded cell, None without one.
+        seconds: configured steps x seconds a configured step of the nearest recorded cell, None without one.
         nearest: that cell's id.
     """
 
@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
     nearest: str | None = None
 
 
-def recorded() -> dict[str, Mapping]:
+def recorded() -> Metas:
     """Totals and hardware of the recorded cells in ``data/records``, without samples; may be empty."""
     found = metas(folder) if (folder := home() / "data" / "records").is_dir() else {}
     return {name: meta for name, meta in found.items() if meta["totals"].get("steps")}
@@ -53,41 +53,28 @@ def documents(point: Point) -> int | None:
             whole = _lines(tasks.split_file(task, point.own_split, None)[1])
         except (UserError, OSError):
             whole = None
-    return whole if point.limit is None else point.limit if whole is None else min(point.limit, whole)
-
-
-def _differences(left: Mapping, right: Mapping) -> int:
-    return sum(left.get(key) != right.get(key) for key in {*left, *right})
-
-
-def nearest(point: Point, found: Metas) -> str | None:
-    """The recorded cell of the same model and task that differs in the fewest settings, the method counting most."""
-    if (resolved := point.resolved()) is None:
-        return None
-    method, decode = resolved
-
-    def distance(name: str) -> tuple:
-        config = found[name]["config"]
-        other, settings = on(plain(config["method"])), on(plain(config["decode"]))
-        differences = _differences(settings, decode) + _differences(other, method)
-        place = config["split"] != point.own_split, config.get("seed") != point.seed
-        return other["name"] != point.method, differences, *place, name
-
-    same = {"model": Path(point.model).name, "task": point.task}
-    return min(
-        (name for name, meta in found.items() if same.items() <= meta["config"].items()), key=distance, default=None
-    )
+    return min(filter(None, (whole, point.limit)), default=None)
 
 
 def estimate(point: Point, found: Metas) -> Estimate:
-    """Seconds of one process on the recorded hardware."""
-    n, name = documents(point), nearest(point, found)
-    if name is None or n is None:
+    """Seconds of one process on the recorded hardware, from the recorded cell of the same model and task that differs
+    in the fewest settings, the method counting most."""
+    n, asked = documents(point), point.resolved()
+
+    def distance(name: str) -> tuple:
+        config = found[name]["config"]
+        have = on(plain({**config["decode"], **config["method"]}))
+        differences = sum(have.get(key) != asked.get(key) for key in {*have, *asked})
+        other = config["split"] != point.own_split, config.get("seed") != point.seed
+        return have["name"] != point.method, differences, *other, name
+
+    same = {"model": Path(point.model).name, "task": point.task}
+    alike = [name for name, meta in found.items() if same.items() <= meta["config"].items()]
+    if n is None or asked is None or not alike:
         return Estimate(n)
-    totals = found[name]["totals"]
-    configured = point.resolved()[1]["steps"] / (totals["configured_steps"] / totals["samples"])
-    steps = totals["steps"] / totals["samples"] * configured
-    return Estimate(n, n * steps * totals["seconds"] / totals["steps"], name)
+    nearest = min(alike, key=distance)
+    totals = found[nearest]["totals"]
+    return Estimate(n, n * asked["steps"] * totals["seconds"] / totals["configured_steps"], nearest)
 
 
 def duration(seconds: float | None) -> str:

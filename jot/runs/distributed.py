@@ -10,11 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TypeVar
 
 from jot.errors import UserError
 
-T = TypeVar("T")
 SECONDS = 300  # to wait for the other processes at the start
 
 
@@ -38,7 +36,7 @@ def first() -> bool:
     return rank() == 0
 
 
-def share(ids: Sequence[T]) -> list[T]:
+def share(ids: Sequence[str]) -> list[str]:
     """This process's part of ``ids``: every ``world()``-th one, so that shares differ by one sample at most."""
     return list(ids[rank() :: world()])
 

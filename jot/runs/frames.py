@@ -7,7 +7,6 @@ decoded document of the runs asked for.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -48,9 +47,7 @@ def family(model: str) -> str | None:
 def defaults(family: str, task: str, method: str) -> dict:
     """What `jot evaluate` resolves where no setting is given, those that are off left out."""
     model = next(model for _, model, _ in FAMILIES.values() if model.family == family)
-    rule = settings.describe(settings.build_method(method, family, {}))
-    decode = dataclasses.asdict(settings.build_decode(model, {}, TASKS.get(task), method=method))
-    return on(plain({**decode, **rule}))
+    return settings.in_force(*settings.resolve(model, method, {}, TASKS.get(task)))
 
 
 def _spell(changed: dict) -> str:
@@ -92,16 +89,15 @@ def runs(store: str | Path | None = None, **where: object) -> pd.DataFrame:
     found = found[found["n"] > 0]
     for column, wanted in where.items():
         wanted = list(wanted) if isinstance(wanted, (list, tuple, set)) else [wanted]
-        known = list(dict.fromkeys(found[column]))
-        if column in ("model", "task"):
-            wanted = [Path(name).name for name in wanted]
-            for name in wanted:
-                if name not in known:
-                    there = closest(name, sorted(known), "recorded")
-                    raise UserError(f"no recorded runs of {column} {name!r} in {folder(store)}{there}")
+        if column not in ("model", "task"):
+            found = found[found[column].isin(wanted)]
+            continue
+        wanted, known = [Path(name).name for name in wanted], sorted(set(found[column]))
+        if absent := [name for name in wanted if name not in known]:
+            there = closest(absent[0], known, "recorded")
+            raise UserError(f"no recorded runs of {column} {absent[0]!r} in {folder(store)}{there}")
         found = found[found[column].isin(wanted)]
-        if column in ("model", "task"):
-            found = found.sort_values(column, key=lambda names, order=wanted: names.map(order.index), kind="stable")
+        found = found.sort_values(column, key=lambda names, order=wanted: names.map(order.index), kind="stable")
     return found.reset_index(drop=True)
 
 
@@ -138,16 +134,13 @@ def samples(
     rows = found.drop(columns="n").merge(read, on="cell", validate="one_to_many")
     if limit is not None:
         rows = _first(rows, limit)
-    groups = rows.groupby(["model", "task", "split"], sort=False)
-    for key, group in groups if paired else ():
-        sizes = group.groupby("cell", sort=False)["doc_id"].agg(frozenset)
-        if sizes.nunique() > 1:
-            few, many = sorted(sizes, key=len)[:: len(sizes) - 1 or 1]
+    for key, group in rows.groupby(["model", "task", "split"], sort=False):
+        sets = group.groupby("cell", sort=False)["doc_id"].agg(frozenset)
+        if paired and sets.nunique() > 1:
             raise UserError(
-                f"the runs of {' / '.join(key)} do not hold the same documents ({len(few)} and {len(many)}); "
-                "run them with one --limit, or show fewer methods"
+                f"the runs of {' / '.join(key)} do not hold the same documents ({sets.map(len).min()} and "
+                f"{sets.map(len).max()}); run them with one --limit, or show fewer methods"
             )
-    for key, group in groups:
         if (group.groupby("doc_id")["prompt_hash"].nunique() > 1).any():
             raise UserError(f"the runs of {' / '.join(key)} differ in the prompts of some documents; choose one kind")
     return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -19,11 +18,11 @@ from pathlib import Path
 import yaml
 
 from jot import tasks
-from jot.errors import ADDRESS, UserError, flag, whole
-from jot.records import on, plain, take
+from jot.errors import ADDRESS, Kind, UserError
+from jot.records import plain, take
 from jot.runs import settings
 from jot.runs.notebooks import locate
-from jot.runs.parameters import PATHS, given, home, sound, unformatted
+from jot.runs.parameters import PATHS, given, home, unformatted
 from jot.runs.parameters import parameters as declared
 
 ENTRY = ("name", "models", "tasks", "split", "method", "set", "seeds", "limit", "trace")
@@ -97,38 +96,24 @@ class Point:
 
     def command(self, store: str = "results/records") -> str:
         """The same as one `jot evaluate` line."""
-        words = ["jot", "evaluate", "--model", self.model, "--task", self.task, "--split", self.own_split]
-        words += ["--method", self.method, "--store", str(Path(store) / self.store)]
-        for name, value in self.settings:
-            words += ["--set", f"{name}={'none' if value is None else value}"]
-        words += ["--seed", str(self.seed)] if self.seed else []
-        words += ["--limit", str(self.limit)] if self.limit else []
-        words += ["--dtype", self.dtype] if self.dtype else []
-        words += ["--trace"] if self.trace else []
-        words += ["--allow-code-execution"] if self.allow_code_execution else []
-        return shlex.join(words)
+        options = [("model", self.model), ("task", self.task), ("split", self.own_split), ("method", self.method)]
+        options += [("store", Path(store) / self.store)]
+        options += [("set", f"{name}={'none' if value is None else value}") for name, value in self.settings]
+        options += [(name, value) for name in ("seed", "limit", "dtype") if (value := getattr(self, name))]
+        words = [word for name, value in options for word in (f"--{name}", str(value))]
+        flags = [f"--{name.replace('_', '-')}" for name in ("trace", "allow_code_execution") if getattr(self, name)]
+        return shlex.join(["jot", "evaluate", *words, *flags])
 
-    def resolved(self) -> tuple[dict, dict] | None:
-        """Method and decoding parameters that ``evaluate`` would record, those that are off left out; None for a model
-        whose family is not known before it is fetched.
-
-        Raises:
-            UserError: an unknown model, method or setting, or a value out of range.
-        """
+    def resolved(self) -> dict[str, object] | None:
+        """Method and settings that ``evaluate`` would record, those that are off left out; None for a model whose
+        family is not known before it is fetched. Refuses unknown names and values out of range."""
         chosen = settings.parse(self.method, self.params)
         if (known := settings.model_class(self.model)) is None:
             return None
-        rule = settings.build_method(self.method, known.family, chosen)
-        decode = settings.build_decode(known, chosen, tasks.get(self.task), self.seed, self.method)
-        kept = {name: value for name, value in dataclasses.asdict(decode).items() if name != "seed"}
-        return on(plain(settings.describe(rule))), on(plain(kept))
+        return settings.in_force(*settings.resolve(known, self.method, chosen, tasks.get(self.task), self.seed))
 
     def check(self) -> None:
-        """Refuse what `evaluate` would refuse before it loads the weights.
-
-        Raises:
-            UserError: an unknown model, task, split, method or setting, or a value out of range.
-        """
+        """Refuse what `evaluate` would refuse before it loads the weights."""
         names = tasks.get(self.task).splits
         if self.split not in (*names, "test", "dev") or (self.split == "dev" and len(names) < 2):
             raise UserError(f"{self.task} has no split {self.split!r}; use {' or '.join(names)}")
@@ -152,11 +137,7 @@ class NotebookPoint:
 
     @classmethod
     def of(cls, name: str, parameters: Mapping[str, object]) -> NotebookPoint:
-        """A point from papermill parameters, checked against the notebook's cell tagged `parameters`.
-
-        Raises:
-            UserError: an unknown notebook, parameter or value.
-        """
+        """A point from papermill parameters, checked against the notebook's cell tagged `parameters`."""
         path = locate(name)
         values = {
             key: tuple(value) if isinstance(value, list) else value for key, value in given(path, parameters).items()
@@ -178,7 +159,7 @@ class NotebookPoint:
     @property
     def shown(self) -> str:
         """The parameters in one line."""
-        return " ".join(f"{k}={','.join(v) if isinstance(v, tuple) else v}" for k, v in self.settings)
+        return " ".join(f"{name}={_text(value)}" for name, value in self.settings)
 
     def reads(self, store: str | os.PathLike) -> list[Path]:
         """The manifest of the record set that the run shows, where there is one; a newer one asks for another run."""
@@ -203,16 +184,18 @@ class NotebookPoint:
         out = self.out(store)
         words = ["papermill", *map(unformatted, (os.path.relpath(locate(self.name)), out))]
         for name, value in self.params(store).items():
-            text = ",".join(value) if isinstance(value, list) else str(value)
-            words += ["-r" if isinstance(value, (str, list)) else "-p", name, text]  # -r: text stays text
+            words += ["-r" if isinstance(value, (str, list)) else "-p", name, _text(value)]  # -r: text stays text
         return f"mkdir -p {shlex.quote(str(out.parent))} && {shlex.join(words)}"
 
     def strict(self, store: str = "results/records") -> str:
         """The same as one `jot notebook` line, whose output has its name only when every cell succeeded."""
-        words = ["jot", "notebook", self.name]
-        for name, value in self.params(store).items():
-            words += ["-p", name, ",".join(value) if isinstance(value, list) else str(value)]
-        return shlex.join([*words, "-o", str(self.out(store))])
+        given = [word for name, value in self.params(store).items() for word in ("-p", name, _text(value))]
+        return shlex.join(["jot", "notebook", self.name, *given, "-o", str(self.out(store))])
+
+
+def _text(value: object) -> str:
+    """A parameter's value as a command line takes it."""
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 @dataclass(frozen=True)
@@ -267,12 +250,10 @@ def _product(named: list[list], *axes: list) -> Iterator[tuple]:
 def _cells(entry: object, store: str) -> Iterator[Point]:
     options = _entry(entry, ENTRY, ("models", "tasks", "method"), "set")
     limit, trace, seeds = entry.get("limit"), entry.get("trace"), _listed(entry.get("seeds", 0))
-    if limit is not None:
-        whole("", "limit", limit, 1, math.inf)
-    if trace is not None:
-        flag("", "trace", trace)
+    Kind(int, 1, optional=True).check("limit", limit)
+    Kind(bool, optional=True).check("trace", trace)
     for seed in seeds:
-        whole("", "seeds", seed, 0, math.inf)
+        Kind(int, 0).check("seeds", seed)
     choices = {name: _listed(values) for name, values in sorted(options.items())}
     for name, values in choices.items():
         if wrong := [v for v in values if v is not None and not isinstance(v, (str, bool, int, float))]:
@@ -294,11 +275,7 @@ def _notebooks(entry: object, store: str) -> Iterator[NotebookPoint]:
 
 
 def parse(*paths: str | os.PathLike) -> Grid:
-    """Every point of grid files in their order, each once.
-
-    Raises:
-        UserError: no such file, no YAML, an unknown key or an impossible value; nothing has run then.
-    """
+    """Every point of grid files in their order, each once."""
     points: dict[str, dict] = {"cells": {}, "notebooks": {}}
     for path in map(Path, paths):
         try:
@@ -315,7 +292,7 @@ def parse(*paths: str | os.PathLike) -> Grid:
         if unknown := [key for key in content if key not in TOP]:
             raise UserError(f"{path}: unknown key {unknown[0]!r}; known are {', '.join(TOP)}")
         store = content.get("store") or ""
-        fits = isinstance(store, str) and sound(store) and not ADDRESS.match(store)
+        fits = store == "" or (Kind(str).fits(store) and not ADDRESS.match(store))
         if not fits or Path(store).is_absolute() or ".." in Path(store).parts:
             raise UserError(f"{path}: store={reprlib.repr(store)} must be a subfolder of the store")
         for key, word, expand in (("cells", "entry", _cells), ("notebooks", "notebook", _notebooks)):

@@ -29,12 +29,13 @@ from tqdm.auto import tqdm
 
 from jot import __version__, tasks
 from jot.decode import decode_stream
-from jot.errors import UserError, destination, number, whole
+from jot.errors import MOST, Kind, UserError, destination
 from jot.models import load, resolve_device
 from jot.models.base import DiffusionModel
 from jot.records import TRACE, Cell, Recorded, take, to_frame
 from jot.records.store import Writer, writable
 from jot.runs import distributed, environment, settings
+from jot.sampler.config import check_prompt
 from jot.sampler.exits import rule_of
 from jot.sampler.output import Output, Trace
 from jot.tasks.bench import Bench
@@ -75,10 +76,10 @@ class JotLM(LM):
     ) -> None:  # fmt: skip
         super().__init__()
         settings.parse(method, {k: v for k, v in parameters.items() if k not in IGNORED})
-        whole("--model_args", "seed", seed, high=1 << 63)
+        Kind(int, 0, 1 << 63).check("--model_args seed", seed)
         if pretrained == "":
             raise UserError("--model_args pretrained= is empty; name a model, a folder or a hub id")
-        model, dtype = pretrained or model, None if dtype == "auto" else dtype
+        self.slots = _slots(batch_size)
         if device == "cuda:0" and not torch.cuda.is_available():
             device = None  # lm-eval's command line asks for cuda:0 unless told otherwise
         self._rank, self._world_size = distributed.rank(), distributed.world()
@@ -86,10 +87,10 @@ class JotLM(LM):
             device = distributed.device("cuda" if str(device).startswith("cuda") else device)
             if not dist.is_initialized():
                 dist.init_process_group("gloo")
+        device, model, dtype = resolve_device(device), pretrained or model, None if dtype == "auto" else dtype
         if not isinstance(model, DiffusionModel):
             model = load(model, revision=revision, device=device, dtype=dtype)
         self.model, self.method, self.seed, self.parameters = model, method, seed, parameters
-        self.slots = _slots(batch_size)
         self._device = model.device
 
     @property
@@ -129,15 +130,11 @@ class JotLM(LM):
 
     def _settings(self, options: Mapping) -> dict[str, object]:
         skipped = SAMPLING if options.get("do_sample") is False else ()
-        given = {**self.parameters, **{k: v for k, v in options.items() if k not in skipped}}
         for name in skipped:
-            if options.get(name) is not None:
-                number("--gen_kwargs", name, options[name])
-        method, lengths = str(given.pop("method", self.method)), []
-        for name in LENGTHS:
-            if (length := given.get(name)) is not None:
-                whole("", name, length := int(length) if re.fullmatch(r"\d{1,9}(\.0)?", str(length)) else length, low=1)
-                lengths.append(length)
+            Kind(float, optional=True).check(f"--gen_kwargs {name}", options.get(name))
+        given = {**self.parameters, **{k: v for k, v in options.items() if k not in skipped}}
+        method = str(given.pop("method", self.method))
+        lengths = [Kind(int, 1, MOST).read(name, given[name]) for name in LENGTHS if given.get(name) is not None]
         given = {k: v for k, v in given.items() if k not in IGNORED}
         if lengths:
             given.setdefault("length", lengths[0])
@@ -165,9 +162,7 @@ class JotLM(LM):
     def _decode(self, requests: list[Instance], keys: list[int]) -> Iterator[tuple[int, str]]:
         options = requests[0].args[1]
         chosen = self._settings(options)
-        method = chosen.pop("method")
-        rule = settings.build_method(method, self.model.family, chosen)
-        config = settings.build_decode(self.model, chosen, seed=self.seed, method=method)
+        rule, config = settings.resolve(self.model, chosen.pop("method"), chosen, seed=self.seed)
         prompts = encode(self.model, [request.args[0] for request in requests])
         # Draws are keyed by the document, so a sample is the same whatever is decoded beside it. Tasks may share a
         # document or only its name; `repeats` of a task bring the very same request again.
@@ -192,11 +187,9 @@ class JotLM(LM):
 
 def _slots(batch_size) -> int:
     """Rows of the batch by lm-eval's ``--batch_size``."""
-    if re.fullmatch("auto(:[0-9.]+)?", text := str(batch_size)):
+    if re.fullmatch("auto(:[0-9.]+)?", str(batch_size)):
         return 16
-    if not re.fullmatch("0*[1-9][0-9]{0,8}", text):
-        raise UserError(f"--batch_size {text} must be a whole number, at least 1, or auto")
-    return int(text)
+    return Kind(int, 1, MOST).read("--batch_size", batch_size)
 
 
 def _output_types(asked: str | Mapping, index: Mapping) -> Iterator[tuple[object, str]]:
@@ -224,22 +217,15 @@ class _Config(lm_eval.config.evaluate_config.EvaluatorConfig):
             raise UserError(f"lm-eval: {error}") from error
 
     def process_tasks(self, metadata=None):
-        own = self.model == "jot"
         for name in ("batch_size", "max_batch_size", "device"):
             if name in self.model_args:
                 raise UserError(f"{name} is no model argument; give it as --{name}")
-        if self.limit is not None and not (isinstance(self.limit, (int, float)) and self.limit > 0):
-            raise UserError(f"--limit {self.limit} must be a number above 0")
+        Kind(float, 0, open=True, optional=True).check("--limit", self.limit)
         if path := self.output_path:
-            folder = os.path.dirname(path) or "." if path.endswith(".json") else path
-            destination("--output_path", folder)
-        if own:
-            _slots(self.batch_size)
-            if self.device != "cuda:0":  # which is lm-eval's default
-                resolve_device(self.device)
+            destination("--output_path", os.path.dirname(path) or "." if path.endswith(".json") else path)
         manager = super().process_tasks(metadata)
-        for name, kind in (found for asked in self.tasks if own for found in _output_types(asked, manager.task_index)):
-            if kind != "generate_until":
+        for name, kind in (found for asked in self.tasks for found in _output_types(asked, manager.task_index)):
+            if self.model == "jot" and kind != "generate_until":
                 raise UserError(f"task {name} is of the type {kind}; {LIKELIHOOD}")
         return manager
 
@@ -261,8 +247,6 @@ def command(arguments: list[str]) -> None:
             options.include_path = [*filter(None, [options.include_path]), str(tasks.FOLDER)]
         if "model" in options and not options.config:
             options.model = options.model or "jot"
-        if "model" in options and options.model == "jot" and options.device:
-            resolve_device(options.device)
         parser.execute(options)
     except (UserError, BrokenPipeError):
         raise
@@ -391,23 +375,18 @@ def evaluate(
     if bench_task.needs_flag and not allow_code_execution:
         raise UserError(f"{task} runs code that the model writes; consent with --allow-code-execution")
     take([], limit)
-    whole("", "slots", slots, low=1)
+    Kind(int, 1, MOST).check("slots", slots)
     name = method if isinstance(method, str) else rule_of(method).name
     chosen = settings.parse(method, parameters)
     if not isinstance(method, str) and (twice := chosen.keys() & {f.name for f in dataclasses.fields(method)}):
         raise UserError(f"{sorted(twice)[0]} is a setting of the rule that was given; set it there")
     loaded = isinstance(model, DiffusionModel)
     known = type(model) if loaded else settings.model_class(model)
-
-    def resolve(model_or_class):
-        rule = settings.build_method(name, model_or_class.family, chosen) if isinstance(method, str) else method
-        return rule, settings.build_decode(model_or_class, chosen, bench_task, seed, method)
-
     if known is not None:
-        resolve(known)
+        settings.resolve(known, method, chosen, bench_task, seed)
     folder = writable(store)
     model = model if loaded else load(model, revision=revision, device=device, dtype=dtype)
-    rule, config = resolve(model)
+    rule, config = settings.resolve(model, method, chosen, bench_task, seed)
     if model.dtype == torch.float32:
         torch.backends.cuda.matmul.allow_tf32 = False  # a CPU must be able to match
 
@@ -416,15 +395,8 @@ def evaluate(
     bench = Bench(model, bench_task, split, data)
     subjects = [doc[bench_task.subject] for doc in bench.docs.values()] if bench_task.subject else None
     wanted = take(list(bench.docs), limit, subjects)
-    for doc_id in wanted:
-        if len(bench.prompts[doc_id]) + config.length > model.max_positions:
-            raise UserError(
-                f"the prompt of {doc_id} has {len(bench.prompts[doc_id])} tokens and {config.length} are to "
-                f"follow, but {model.name} has {model.max_positions} positions; "
-                "use a smaller length or a model with more positions"
-            )
-    version = bench.task.VERSION
-    cell = Cell(settings.cell_config(model, bench_task, version, split, bench.prompt_hash, rule, config))
+    check_prompt(model, config, max((bench.prompts[doc_id] for doc_id in wanted), key=len))
+    cell = Cell(settings.cell_config(model, bench_task, bench.task.VERSION, split, bench.prompt_hash, rule, config))
     decoded = 0
     with Writer(folder, cell, bench.hashes, environment.describe(model.device)) as writer:
         missing = [doc_id for doc_id in wanted if doc_id not in writer.done]

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -25,21 +25,14 @@ from jot.errors import Parser, UserError, closest, destination
 from jot.records.store import replace
 from jot.runs.parameters import NotebookError, check, given, home, parameters, resolved, unformatted
 
-__all__ = [
-    "NotebookError", "check", "closest", "execute_all", "home", "locate", "names", "parameters", "refresh", "run",
-    "strip", "stripped",
-]  # fmt: skip
+__all__ = ["NotebookError", "check", "closest"]  # for the notebooks
 
 
 # --- running ------------------------------------------------------------------------------------------------
 
 
 def names() -> list[str]:
-    """The notebooks there are, in order.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The notebooks there are, in order."""
     folder = home() / "notebooks"
     found = sorted(p.stem for p in folder.glob("*.ipynb") if not p.stem.startswith("."))
     if not found:
@@ -91,10 +84,6 @@ def run(
     Returns:
         The written notebook. It appears under its name only when every cell succeeded; a failed run is kept
         beside it as ``<name>.failed.ipynb``.
-
-    Raises:
-        UserError: an unknown notebook, parameter or value, a place that cannot be written to (before the kernel
-            starts), a cell that failed, or a kernel that was killed.
     """
     path = locate(name)
     values = resolved(given(path, params or {}))
@@ -121,20 +110,17 @@ def run(
             )
         os.replace(partial, out)
         failed.unlink(missing_ok=True)
-    except PapermillExecutionError as error:
+    except (PapermillExecutionError, DeadKernelError) as error:
         os.replace(partial, failed)
-        if error.ename in ("UserError", "NotebookError"):
+        if getattr(error, "ename", "") in ("UserError", "NotebookError"):
             raise UserError(f"{path.stem}: {error.evalue}") from None
-        raise UserError(
-            f"{path.stem} failed in cell {error.exec_count} ({error.ename}: {error.evalue}); "
-            f"the run up to there is in {failed}"
-        ) from None
-    except DeadKernelError:
-        os.replace(partial, failed)
-        raise UserError(
+        told = (
             f"{path.stem}: its kernel was killed, most often because memory ran out; free some, or show fewer models, "
-            f"tasks or documents (limit); the run up to there is in {failed}"
-        ) from None
+            "tasks or documents (limit)"
+            if isinstance(error, DeadKernelError)
+            else f"{path.stem} failed in cell {error.exec_count} ({error.ename}: {error.evalue})"
+        )
+        raise UserError(f"{told}; the run up to there is in {failed}") from None
     finally:
         partial.unlink(missing_ok=True)
     return out
@@ -185,17 +171,6 @@ def _write(path: Path, notebook: dict) -> None:
     replace(path, json.dumps(stripped(notebook), indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
-def strip(paths: Iterable[str | Path]) -> list[Path]:
-    """Strip notebooks in place; returns those that changed."""
-    changed = []
-    for path in map(Path, paths):
-        before = path.read_text(encoding="utf-8")
-        _write(path, json.loads(before))
-        if path.read_text(encoding="utf-8") != before:
-            changed.append(path)
-    return changed
-
-
 def refresh(name: str, figures: str | Path) -> Path:
     """Re-execute a committed notebook from the records and rewrite its outputs; its source stays as it is."""
     path = locate(name)
@@ -207,11 +182,7 @@ def refresh(name: str, figures: str | Path) -> Path:
 
 
 def command(arguments: Sequence[str] | None = None) -> int:
-    """``jot notebook NAME -p key value ...``. Returns the exit code.
-
-    Raises:
-        UserError: an unknown notebook, parameter or value, or a cell that failed.
-    """
+    """``jot notebook NAME -p key value ...``. Returns the exit code."""
     parser = Parser(prog="jot notebook", description="Execute a notebook with parameters.")
     parser.add_argument("name", help="one of notebooks/, or a path")
     parser.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"))
@@ -223,12 +194,17 @@ def command(arguments: Sequence[str] | None = None) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``strip FILE ...``, the commit hook. Returns 1 where a file changed."""
-    parser = Parser(prog="jot.runs.notebooks", description="Strip notebooks for a commit.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("strip", help="strip files in place").add_argument("files", nargs="*")
-    changed = strip(parser.parse_args(arguments).files)
-    print("".join(f"stripped {path}\n" for path in changed), end="")
-    return int(bool(changed))
+    parser = Parser(prog="jot.runs.notebooks", description="Strip notebooks in place for a commit.")
+    parser.add_argument("command", choices=["strip"])
+    parser.add_argument("files", nargs="*")
+    changed = False
+    for path in map(Path, parser.parse_args(arguments).files):
+        before = path.read_text(encoding="utf-8")
+        _write(path, json.loads(before))
+        if path.read_text(encoding="utf-8") != before:
+            changed = True
+            print(f"stripped {path}")
+    return int(changed)
 
 
 if __name__ == "__main__":

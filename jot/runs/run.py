@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
@@ -28,7 +29,6 @@ COLUMNS = (
     "cell", "model", "task", "split", "method", "settings", "seed", "n", "score", "speedup", "decoded", "seconds",
     "error", "notebook",
 )  # fmt: skip
-Say = Callable[[str], None]
 
 
 @lru_cache(maxsize=8)
@@ -44,25 +44,23 @@ def _row(point: Point) -> dict:
     return dict.fromkeys(COLUMNS, "") | named | {"split": point.own_split, "settings": point.shown}
 
 
-def _attempt(row: dict, work: Callable[[], dict]) -> dict:
-    """The row with what ``work`` gives, its seconds, and the error that ended this point alone."""
+@contextlib.contextmanager
+def _attempt(row: dict) -> Iterator[None]:
+    """What ends this point alone stands in its row; and how long it took."""
     begun = time.perf_counter()
     try:
-        row |= work()
+        yield
     except UserError as error:
         row["error"] = str(error)
     except Exception as error:  # one point that breaks must not end the others
         row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return row | {"seconds": round(time.perf_counter() - begun, 1)}
+    row["seconds"] = round(time.perf_counter() - begun, 1)
 
 
 def decode(point: Point, store: Path, *, device: str | None, slots: int) -> dict:
-    """Decode what the store lacks of one cell; a row of the summary, whatever happens.
-
-    An error ends this cell alone: it is named in the row's ``error``.
-    """
-
-    def work() -> dict:
+    """Decode what the store lacks of one cell; a row of the summary, whatever happens."""
+    row = _row(point)
+    with _attempt(row):
         from jot.runs.harness import evaluate
 
         summary = evaluate(
@@ -70,9 +68,8 @@ def decode(point: Point, store: Path, *, device: str | None, slots: int) -> dict
             limit=point.limit, store=store / point.store, seed=point.seed, slots=slots, trace=point.trace,
             allow_code_execution=point.allow_code_execution, progress=False, **point.params,
         )  # fmt: skip
-        return {name: getattr(summary, name) for name in ("cell", "n", "score", "speedup", "decoded")}
-
-    return _attempt(_row(point), work)
+        row |= {name: getattr(summary, name) for name in ("cell", "n", "score", "speedup", "decoded")}
+    return row
 
 
 def executed(path: Path) -> bool:
@@ -92,20 +89,17 @@ def execute(point: NotebookPoint, store: Path, cells: Iterable[str] = ()) -> dic
         cells: ids of the cells that the grid decodes; a notebook older than their records, or than the packed records
             that it reads, is executed again.
     """
-    out = point.out(store)
-
-    def work() -> dict:
+    out, ids = point.out(store), set(cells)
+    row = dict.fromkeys(COLUMNS, "") | {"notebook": str(out), "settings": point.shown, "decoded": 0}
+    with _attempt(row):
         from jot.runs import notebooks
 
-        ids = set(cells)
         records = [path for path in store.rglob("*.jsonl") if path.name.split(".")[0] in ids]
         newest = max((path.stat().st_mtime for path in (*records, *point.reads(store))), default=0)
-        if executed(out) and out.stat().st_mtime >= newest:
-            return {}
-        notebooks.run(point.name, point.params(store), out)
-        return {"decoded": 1}
-
-    return _attempt(dict.fromkeys(COLUMNS, "") | {"notebook": str(out), "settings": point.shown, "decoded": 0}, work)
+        if not executed(out) or out.stat().st_mtime < newest:
+            notebooks.run(point.name, point.params(store), out)
+            row["decoded"] = 1
+    return row
 
 
 def _begin(command: Connection, device: str | None, threads: int) -> None:
@@ -135,20 +129,12 @@ def _line(row: dict, done: int, total: int) -> str:
 
 
 def run(
-    points: Sequence[Point],
-    store: str | os.PathLike,
-    *,
-    notebooks: Sequence[NotebookPoint] = (),
-    workers: int = 1,
-    device: str | None = None,
-    slots: int = 16,
-    seconds: float | None = None,
-    say: Say = print,
-) -> list[dict]:
+    points: Sequence[Point], store: str | os.PathLike, *, notebooks: Sequence[NotebookPoint] = (), workers: int = 1,
+    device: str | None = None, slots: int = 16, seconds: float | None = None, say: Callable[[str], None] = print,
+) -> list[dict]:  # fmt: skip
     """Decode the cells of a grid into a store, in order, then run its notebooks; ``summary.csv`` gets a row a point.
 
     Args:
-        notebooks: executed after the cells, one after another, into the store's folder ``notebooks``.
         workers: processes; each takes the next cell when it is free, and GPU number (worker modulo GPUs).
         seconds: begin no further point after so long; the rest is left for another run.
 

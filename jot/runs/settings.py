@@ -12,9 +12,10 @@ import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from jot.errors import UserError, closest, flag
+from jot.errors import UserError, closest, kinds
 from jot.models import FAMILIES, locate, read_config
 from jot.models.base import DiffusionModel
+from jot.records import on, plain
 from jot.sampler.config import DecodeConfig, check_rule
 from jot.sampler.exits import METHODS, ExitRule
 from jot.tasks import Task
@@ -56,29 +57,16 @@ REFUSED = {
 
 
 def model_class(name: str | os.PathLike) -> type[DiffusionModel] | None:
-    """The class of a checkpoint, read from its configuration alone; None for one that is still on the hub.
-
-    Raises:
-        UserError: no such model.
-    """
+    """The class of a checkpoint, read from its configuration alone; None for one that is still on the hub."""
     name = os.fspath(name)
     if "/" in name and not Path(os.path.expanduser(name)).is_dir() and name.count("/") == 1 and name[0] not in "./~":
         return next((model for _, model, _ in FAMILIES.values() if model.family in name.lower()), None)
     return FAMILIES[read_config(locate(name)[0]).model_type][1]
 
 
-def known_keys(method: str | ExitRule) -> dict[str, dataclasses.Field]:
-    """The parameters that `--set` takes with this method: the method's own and the decoding loop's."""
-    decode = {field.name: field for field in dataclasses.fields(DecodeConfig) if field.name != "seed"}
-    return {**decode, **{field.name: field for field in dataclasses.fields(method_class(method))}}
-
-
 def method_class(name: str | ExitRule) -> type:
-    """The exit rule of that name, or of a preset's; of a rule, also one of a user's own, its class.
-
-    Raises:
-        UserError: there is none; the closest name is suggested. Or a rule whose settings could not be recorded.
-    """
+    """The exit rule of that name, or of a preset's; of a rule, also one of a user's own, its class, unless its settings
+    could not be recorded."""
     if isinstance(name, ExitRule):
         if not dataclasses.is_dataclass(name):
             raise UserError(f"{type(name).__name__} must be a dataclass, so that its settings are recorded")
@@ -87,93 +75,48 @@ def method_class(name: str | ExitRule) -> type:
                 f"{type(name).__name__} needs a name of its own: {name.name!r} names the runs of another rule"
             )
         return type(name)
-    if name in METHODS:
-        return METHODS[name]
-    if name in PRESETS:
-        return METHODS[PRESETS[name][0]]
     if name in REFUSED:
         raise UserError(f"{name} is not implemented: {REFUSED[name]}")
-    raise UserError(f"unknown method {name!r}{closest(str(name).lower(), [*METHODS, *PRESETS])}")
+    if name not in METHODS and name not in PRESETS:
+        raise UserError(f"unknown method {name!r}{closest(str(name).lower(), [*METHODS, *PRESETS])}")
+    return METHODS[PRESETS[name][0] if name in PRESETS else name]
 
 
 def parse(method: str | ExitRule, settings: Mapping[str, object]) -> dict[str, object]:
-    """`--set` values, strings or already typed, as the types of their parameters.
-
-    Raises:
-        UserError: an unknown name (the closest is suggested), or a value of the wrong type.
-    """
-    known = known_keys(method)
-    parsed = {}
+    """`--set` values, text or already typed, as the types of their parameters."""
+    known = {**kinds(DecodeConfig), **kinds(method_class(method))}
+    parsed: dict[str, object] = {}
     for name, value in settings.items():
         if name == "seed":
             raise UserError("the seed is no setting of a method; give it with --seed")
         if name not in known:
             raise UserError(f"unknown setting {name!r} for method {method!r}{closest(name, sorted(known))}")
-        parsed[name] = _value(name, str(known[name].type), value)
+        if name == "constraints":
+            parsed[name] = _pairs(value) if isinstance(value, str) else value or ()
+        else:
+            read = known[name].read(name, value)
+            parsed[name] = tuple(read or ()) if known[name].many else read
     return parsed
 
 
-def _value(name: str, kind: str, value: object) -> object:
-    if not isinstance(value, str):
-        return _typed(name, kind, value)
-    text = value.strip()
-    if text.lower() in ("none", "null", "") and ("None" in kind or "tuple" in kind):
-        return () if "tuple" in kind else None
-    if "tuple[tuple" in kind:
-        try:
-            pairs = [tuple(map(int, word.split(":"))) for word in text.split(",") if word]
-            if any(len(pair) != 2 for pair in pairs):
-                raise ValueError
-            return tuple(pairs)
-        except ValueError:
-            raise UserError(
-                f"{name}={reprlib.repr(value)} must be offset:token pairs, as in {name}=18:7,19:11"
-            ) from None
-    if "tuple" in kind:
-        words = [word.strip() for word in text.replace(";", ",").strip("[]() ").split(",") if word.strip()]
-        if all(word.isdecimal() and len(word) < 20 for word in words):
-            return tuple(map(int, words))
-        raise UserError(f"{name}={reprlib.repr(value)} must be token ids, as in {name}=1,2")
-    if "bool" in kind:
-        if text.lower() in ("true", "false", "1", "0", "yes", "no"):
-            return text.lower() in ("true", "1", "yes")
-        raise UserError(f"{name}={reprlib.repr(value)} must be true or false")
-    if "int" in kind or "float" in kind:
-        try:
-            return int(text) if "int" in kind else float(text)
-        except ValueError:
-            raise UserError(
-                f"{name}={reprlib.repr(value)} is not a {'whole ' if 'int' in kind else ''}number"
-            ) from None
-    return text
-
-
-def _typed(name: str, kind: str, value: object) -> object:
-    """A value that is no text, as a grid or a keyword gives it; lists are left to `DecodeConfig`."""
-    if "bool" in kind:
-        flag("", name, value)
-    if "tuple" not in kind or not isinstance(value, (bool, int, float, type(None))):
-        return value
-    if value is None:
+def _pairs(text: str) -> tuple[tuple[int, int], ...]:
+    """Offsets and token ids, such as ``"18:7,19:11"``."""
+    if text.strip().lower() in ("", "none", "null"):
         return ()
-    if "tuple[tuple" in kind:
-        raise UserError(f"{name}={reprlib.repr(value)} must be offset:token pairs, as in '18:7,19:11'")
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
-        return (value,)
-    raise UserError(f"{name}={reprlib.repr(value)} must be token ids, as text: '5' or '1,2'")
+    try:
+        return tuple((int(offset), int(token)) for offset, token in (word.split(":") for word in text.split(",")))
+    except ValueError:
+        raise UserError(f"constraints={reprlib.repr(text)} must be offset:token pairs, as in 18:7,19:11") from None
 
 
-def build_method(name: str, family: str, settings: Mapping[str, object]):
-    """The exit rule with the family's defaults, from parsed settings (those of the decoding loop are left
-    aside).
-
-    Raises:
-        UserError: a value out of range.
-    """
-    rule = method_class(name)
-    own = {field.name for field in dataclasses.fields(rule)}
-    chosen = {key: value for key, value in settings.items() if key in own}
-    return rule(**{**METHOD_DEFAULTS.get(name, {}).get(family, {}), **chosen})
+def build_method(method: str | ExitRule, family: str, settings: Mapping[str, object]) -> ExitRule:
+    """The exit rule of that name with the family's defaults, from parsed settings (those of the decoding loop are left
+    aside); a rule as it is."""
+    if isinstance(method, ExitRule):
+        return method
+    rule = method_class(method)
+    chosen = {key: value for key, value in settings.items() if key in kinds(rule)}
+    return rule(**{**METHOD_DEFAULTS.get(method, {}).get(family, {}), **chosen})
 
 
 def build_decode(
@@ -184,15 +127,10 @@ def build_decode(
     method: str | ExitRule = "full",
 ) -> DecodeConfig:
     """Resolved decoding parameters: the settings, else the method's own way, else the task's length and blocks,
-    else the family's defaults. A ban of the end of text takes a model, not its class alone, which has no ids.
-
-    Raises:
-        UserError: a value out of range, steps that do not divide into blocks, or a rule that they cannot serve.
-    """
-    fields = {field.name for field in dataclasses.fields(DecodeConfig)}
-    chosen = {key: value for key, value in settings.items() if key in fields}
-    rule = method if isinstance(method, ExitRule) else build_method(method, model.family, settings)
-    method = method.name if isinstance(method, ExitRule) else method
+    else the family's defaults. A ban of the end of text takes a model, not its class alone, which has no ids."""
+    chosen = {key: value for key, value in settings.items() if key in kinds(DecodeConfig)}
+    rule = build_method(method, model.family, settings)
+    method = getattr(method, "name", method)
     own = dict(DECODE_DEFAULTS.get(method, {}).get(model.family, {}))
     chosen.setdefault("length", task.length if task else DecodeConfig.length)
     largest = own.pop("block_length", BLOCK_LENGTH[model.family])
@@ -204,6 +142,19 @@ def build_decode(
     config = DecodeConfig.of({**chosen, "seed": seed}).resolve(model)
     check_rule(config, rule)
     return config
+
+
+def resolve(
+    model: DiffusionModel | type[DiffusionModel], method: str | ExitRule, settings: Mapping[str, object],
+    task: Task | None = None, seed: int = 0,
+) -> tuple[ExitRule, DecodeConfig]:  # fmt: skip
+    """Rule and decoding parameters of a run; a model's class will do, to refuse them before its weights are read."""
+    return build_method(method, model.family, settings), build_decode(model, settings, task, seed, method)
+
+
+def in_force(rule: ExitRule, config: DecodeConfig) -> dict[str, object]:
+    """Every setting but the seed, as recorded; those that are off are left out."""
+    return on(plain({**dataclasses.asdict(config), **describe(rule), "seed": None}))
 
 
 def describe(method) -> dict[str, object]:

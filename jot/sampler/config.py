@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from jot.errors import MOST, UserError, flag, index, number, one_of, whole
+from jot.errors import MOST, UserError, check_settings, index, setting
 from jot.sampler.cache import MODES
 from jot.sampler.proposals import PROPOSALS, RANKINGS
 from jot.sampler.schedules import SCHEDULES
@@ -51,37 +51,33 @@ class DecodeConfig:
         seed: seed of the keyed draws.
     """
 
-    length: int = 128
-    steps: int | None = None
-    block_length: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    ranking: str | None = None
-    alg_temp: float | None = None
-    schedule: str | None = None
-    proposal: str | None = None
-    eps: float = 1e-3
-    guidance: float = 0.0
-    suppress_tokens: tuple[int, ...] = ()
-    begin_suppress_tokens: tuple[int, ...] = ()
+    length: int = setting(128, 1, MOST)
+    steps: int | None = setting(None, 1, MOST)
+    block_length: int | None = setting(None, 1, MOST)
+    temperature: float | None = setting(None, 0, 1e6)
+    top_p: float | None = setting(None, 1e-9, 1)
+    top_k: int | None = setting(None, 0, MOST)
+    ranking: str | None = setting(None, names=RANKINGS)
+    alg_temp: float | None = setting(None, 0, 1e6)
+    schedule: str | None = setting(None, names=SCHEDULES)
+    proposal: str | None = setting(None, names=PROPOSALS)
+    eps: float = setting(1e-3, 1e-9, 1 - 1e-9)
+    guidance: float = setting(0.0, 0, 1e6)
+    suppress_tokens: tuple[int, ...] = setting((), 0)
+    begin_suppress_tokens: tuple[int, ...] = setting((), 0)
     stop_early: bool = True
     keep_steps: bool = False
     stop_at_eos: bool = False
     ragged: bool = False
-    head_dtype: str = "float32"
-    seed: int = 0
-    cache: str | None = None
+    head_dtype: str = setting("float32", names=("float32", "bfloat16", "float64"))
+    seed: int = setting(0, 0, 1 << 63)
+    cache: str | None = setting(None, names=MODES)
     extra_in_block: bool = False
     constraints: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, parameters: dict) -> DecodeConfig:
-        """A configuration from keyword arguments.
-
-        Raises:
-            UserError: a name that is no decoding parameter.
-        """
+        """A configuration from keyword arguments."""
         if unknown := sorted(parameters.keys() - cls.__dataclass_fields__.keys()):
             known = ", ".join(cls.__dataclass_fields__)
             raise UserError(f"unknown decoding parameter {unknown[0]!r}; known are {known}")
@@ -115,27 +111,11 @@ class DecodeConfig:
         return config
 
     def _check(self) -> None:
-        for name in ("length", "steps", "block_length", "top_k", "seed"):
-            value, low = getattr(self, name), 0 if name in ("seed", "top_k") else 1
-            if value is not None or name in ("length", "steps"):
-                whole("", name, value, low, high=1 << 63 if name == "seed" else MOST)
-        for name in ("stop_early", "keep_steps", "stop_at_eos", "ragged", "extra_in_block"):
-            flag("decoding", name, getattr(self, name))
-        for name, low, high in (("temperature", 0, 1e6), ("guidance", 0, 1e6), ("eps", 1e-9, 1 - 1e-9)):
-            number("decoding", name, getattr(self, name), low, high)
-        for name, low, high in (("top_p", 1e-9, 1), ("alg_temp", 0, 1e6)):
-            if getattr(self, name) is not None:
-                number("decoding", name, getattr(self, name), low, high)
-        for name, known in (("schedule", SCHEDULES), ("proposal", PROPOSALS), ("ranking", RANKINGS)):
-            one_of(name, getattr(self, name), known)
+        check_settings(self)
         if self.ranking == "origin" and (self.schedule, self.proposal) != ("dream", "dream"):
             raise UserError(
                 "ranking='origin' reveals by Dream's own shares: it needs schedule='dream' and proposal='dream'"
             )
-        if self.head_dtype not in ("float32", "bfloat16", "float64"):
-            raise UserError(f"head_dtype={self.head_dtype!r} must be float32, bfloat16 or float64")
-        if self.cache not in (None, *MODES):
-            raise UserError(f"cache={self.cache!r} must be none, {' or '.join(MODES)}")
         if self.keep_steps and not self.stop_early:
             raise UserError("keep_steps ends once the canvas is full and stop_early=False never does; give one of them")
         if self.stop_at_eos and not self.stop_early:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from jot.errors import UserError, flag, number, whole
+from jot.errors import MOST, UserError, check_settings, setting
 from jot.sampler.kernels import divergence, entropies
 from jot.sampler.previous import Credits, Leaders, Memory, Previous
 from jot.sampler.schedules import count, highest, ranks
@@ -55,6 +55,9 @@ class ExitRule:
     canvas: ClassVar[bool] = False
     skip_demoted: ClassVar[bool] = False
     block_start: ClassVar[bool] = False
+
+    def __post_init__(self):
+        check_settings(self, f"{self.name}: ")
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError
@@ -113,17 +116,17 @@ class JoT(ExitRule):
             ties to the lowest position. A block then goes on beyond its schedule until it is full. Not in the paper.
     """
 
-    tau_max: float = 90.0
-    tau_min: float = 1.0
-    gamma: float = 0.5
-    window: int = 8
+    tau_max: float = setting(90.0, 1)
+    tau_min: float = setting(1.0, 1)
+    gamma: float = setting(0.5, 0, 1, open=True)
+    window: int = setting(8, 1, MOST)
     spatial: bool = True
-    combine: str = "or"
+    combine: str = setting("or", names=("or", "after_exit"))
     block_start: bool = False
     sample: bool = False
     canvas: bool = False
     skip_demoted: bool = False
-    max_commits: int | None = None
+    max_commits: int | None = setting(None, 1, MOST)
     name: ClassVar[str] = "jot"
 
     @property
@@ -139,20 +142,9 @@ class JoT(ExitRule):
         return self.max_commits is not None
 
     def __post_init__(self):
-        number("jot", "tau_max", self.tau_max, low=1)
-        number("jot", "tau_min", self.tau_min, low=1)
-        number("jot", "gamma", self.gamma)
+        super().__post_init__()
         if self.spatial and self.tau_min > self.tau_max:
             raise UserError(f"jot: tau_min={self.tau_min:g} must not exceed tau_max={self.tau_max:g}")
-        if not 0 < self.gamma < 1:
-            raise UserError(f"jot: gamma={self.gamma:g} must lie strictly between 0 and 1")
-        whole("jot", "window", self.window, low=1)
-        if self.max_commits is not None:
-            whole("jot", "max_commits", self.max_commits, low=1)
-        for name in ("spatial", "block_start", "sample", "canvas", "skip_demoted"):
-            flag("jot", name, getattr(self, name))
-        if self.combine not in ("or", "after_exit"):
-            raise UserError(f"jot: combine={self.combine!r} must be 'or' or 'after_exit'")
 
     def phi(self, resolved: Tensor) -> Tensor:
         """Spatial softening (eq. 4 and 5) of a bool canvas ``[slots, length]``, float64 in [0, 1]."""
@@ -175,6 +167,9 @@ class JoT(ExitRule):
         return (step.at(step.masks) if self.canvas else step.in_block) & (step.margin >= threshold), threshold
 
 
+REGIONS = ("masked", "generated", "answer")
+
+
 class Filling(ExitRule):
     """Rules that fill the whole canvas with the argmax once the mean top-2 logit gap of a region reaches their bar.
 
@@ -193,12 +188,6 @@ class Filling(ExitRule):
     def settled(self, step: Step, inside: Tensor) -> Tensor:
         """What else must hold, bool ``[slots]``; ``inside``: rows of the region, bool ``[rows]``."""
         return torch.ones_like(step.index, dtype=torch.bool)
-
-    def check_region(self) -> None:
-        if self.region not in ("masked", "generated", "answer"):
-            raise UserError(f"{self.name}: region={self.region!r} must be 'masked', 'generated' or 'answer'")
-        if self.answer_start is not None:
-            whole(self.name, "answer_start", self.answer_start)
 
     def region_of(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor:
         """The canvas positions whose gaps are averaged, bool ``[slots, length]``."""
@@ -238,17 +227,12 @@ class Prophet(Filling):
         answer_start: offset of the answer within the generated part; None never fires with region="answer".
     """
 
-    early: float = 7.5
-    mid: float = 5.0
-    late: float = 2.5
-    region: str = "masked"
-    answer_start: int | None = None
+    early: float = setting(7.5, 0)
+    mid: float = setting(5.0, 0)
+    late: float = setting(2.5, 0)
+    region: str = setting("masked", names=REGIONS)
+    answer_start: int | None = setting(None, 0, MOST)
     name: ClassVar[str] = "prophet"
-
-    def __post_init__(self):
-        for bar in ("early", "mid", "late"):
-            number("prophet", bar, getattr(self, bar), low=0)
-        self.check_region()
 
     def bar(self, step: Step) -> Tensor:
         share = (step.index + 1) / step.steps
@@ -274,25 +258,19 @@ class SchED(Filling):
         region, answer_start: as in ``Prophet``.
     """
 
-    high: float = 7.5
-    low: float = 2.5
-    shape: str = "cosine"
-    rate: float = 4.0
-    region: str = "masked"
-    answer_start: int | None = None
-    max_change: float | None = 0.0
+    high: float = setting(7.5, 0, 1e6)
+    low: float = setting(2.5, 0, 1e6)
+    shape: str = setting("cosine", names=("linear", "cosine", "exponential"))
+    rate: float = setting(4.0, 0, 1e6)
+    region: str = setting("masked", names=REGIONS)
+    answer_start: int | None = setting(None, 0, MOST)
+    max_change: float | None = setting(0.0, 0, 1)
     name: ClassVar[str] = "sched"
 
     def __post_init__(self):
-        for field in ("high", "low", "rate"):
-            number("sched", field, getattr(self, field), low=0, high=1e6)
+        super().__post_init__()
         if self.low > self.high:
             raise UserError(f"sched: low={self.low:g} must not exceed high={self.high:g}")
-        if self.max_change is not None:
-            number("sched", "max_change", self.max_change, low=0, high=1)
-        if self.shape not in ("linear", "cosine", "exponential"):
-            raise UserError(f"sched: shape={self.shape!r} must be 'linear', 'cosine' or 'exponential'")
-        self.check_region()
 
     def bar(self, step: Step) -> Tensor:
         last = step.steps - 1
@@ -336,25 +314,16 @@ class KLASS(ExitRule):
         strategy: commit "all" that are ready, or only the one of "max_conf" or "min_kl".
     """
 
-    conf_threshold: float = 0.9
-    kl_threshold: float = 0.001
-    history: int = 2
+    conf_threshold: float = setting(0.9, 0, 1)
+    kl_threshold: float = setting(0.001, 0)
+    history: int = setting(2, 1, 1 << 10)  # each costs as much memory as the canvas
     inclusive: bool = True
-    first_kl: str = "inf"
-    strategy: str = "all"
+    first_kl: str = setting("inf", names=("inf", "skip"))
+    strategy: str = setting("all", names=("all", "max_conf", "min_kl"))
     name: ClassVar[str] = "klass"
     combine: ClassVar[str] = "instead"
     scope: ClassVar[str] = "canvas"
     greedy: ClassVar[bool] = True
-
-    def __post_init__(self):
-        number("klass", "conf_threshold", self.conf_threshold, low=0, high=1)
-        number("klass", "kl_threshold", self.kl_threshold, low=0)
-        whole("klass", "history", self.history, low=1, high=1 << 10)  # each costs as much memory as the canvas
-        flag("klass", "inclusive", self.inclusive)
-        for field, known in (("first_kl", ("inf", "skip")), ("strategy", ("all", "max_conf", "min_kl"))):
-            if getattr(self, field) not in known:
-                raise UserError(f"klass: {field}={getattr(self, field)!r} must be one of {', '.join(known)}")
 
     def remember(self, model, config, samples, width) -> Memory:
         dtype = torch.float64 if config.head_dtype == "float64" else torch.float32
@@ -402,20 +371,16 @@ class FastDLLM(ExitRule):
 
     threshold: float | None = 0.9
     factor: float | None = None
-    gate: str = "proposal"
+    gate: str = setting("proposal", names=("proposal", "raw"))
     name: ClassVar[str] = "fastdllm"
     combine: ClassVar[str] = "instead"
     takes: ClassVar[str] = "proposal"
     endless: ClassVar[bool] = True
 
     def __post_init__(self):
-        for field in ("threshold", "factor"):
-            if getattr(self, field) is not None:
-                number("fastdllm", field, getattr(self, field))
+        super().__post_init__()
         if self.threshold is None and self.factor is None:
             raise UserError("fastdllm: give a threshold or a factor; without either it is full decoding")
-        if self.gate not in ("proposal", "raw"):
-            raise UserError(f"fastdllm: gate={self.gate!r} must be 'proposal' or 'raw'")
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         confidence = step.proposal.confidence
@@ -445,20 +410,18 @@ class LocalLeap(ExitRule):
         radius: how far from an anchor that is, in positions.
     """
 
-    threshold: float = 0.9
-    relaxed: float = 0.75
-    radius: int = 4
+    threshold: float = setting(0.9, 0, 1)
+    relaxed: float = setting(0.75, 0, 1)
+    radius: int = setting(4, 0, MOST)
     name: ClassVar[str] = "localleap"
     combine: ClassVar[str] = "instead"
     greedy: ClassVar[bool] = True
     endless: ClassVar[bool] = True
 
     def __post_init__(self):
-        for field in ("threshold", "relaxed"):
-            number("localleap", field, getattr(self, field), low=0, high=1)
+        super().__post_init__()
         if self.relaxed > self.threshold:
             raise UserError(f"localleap: relaxed={self.relaxed:g} must not exceed threshold={self.threshold:g}")
-        whole("localleap", "radius", self.radius)
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         sure, width = step.top.peak, step.masks.shape[1]
@@ -486,14 +449,11 @@ class EntropyBudget(ExitRule):
         gamma: the budget in nats; 0 commits one mask a step, infinity the whole block.
     """
 
-    gamma: float = 0.1
+    gamma: float = setting(0.1, 0)
     name: ClassVar[str] = "eb"
     combine: ClassVar[str] = "instead"
     takes: ClassVar[str] = "proposal"
     endless: ClassVar[bool] = True
-
-    def __post_init__(self):
-        number("eb", "gamma", self.gamma, low=0)
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         slots, width = step.masks.shape
@@ -526,18 +486,14 @@ class CreditDecoding(ExitRule):
         beta: what is left of a credit after a step.
     """
 
-    threshold: float = 0.9
-    alpha: float = 0.7
-    gamma: float = 0.2
-    beta: float = 0.8
+    threshold: float = setting(0.9, 0, 1)
+    alpha: float = setting(0.7, 0, 1e3)
+    gamma: float = setting(0.2, 0, 1e3)
+    beta: float = setting(0.8, 0, 1)
     name: ClassVar[str] = "credit"
     combine: ClassVar[str] = "instead"
     greedy: ClassVar[bool] = True
     endless: ClassVar[bool] = True
-
-    def __post_init__(self):
-        for field, high in (("threshold", 1), ("alpha", 1e3), ("gamma", 1e3), ("beta", 1)):
-            number("credit", field, getattr(self, field), low=0, high=high)
 
     def remember(self, model, config, samples, width) -> Memory:
         return Credits(samples, width, max(end - start for start, end in config.blocks), model.device)
