@@ -1,4 +1,4 @@
-"""What the task YAMLs call: documents, prompts, answer filters and scores."""
+"""What the task YAMLs call: documents, answer filters and scores."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from jot.errors import UserError, is_text
 from jot.tasks import extract, get, read_jsonl, sandbox, split_file
 from jot.tasks.documents import FIELDS, check
-from jot.tasks.prompts import LETTERS, options
 
 # ---------------------------------------------------------------- documents
 
@@ -40,26 +40,34 @@ def load(name: str, split: str | None = None, data: str | None = None, **_) -> d
     return {"test": Documents(_whole(docs, source) if name == "c4" else docs)}
 
 
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """A logger's errors alone."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def _from_hub(name: str, split: str) -> list[dict]:
     import datasets
 
     path, configuration = get(name).hub
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # the one sentence below says it all
     try:
-        if name == "c4":  # the first of eight files; asking for the split would fetch the training files too
-            part = {split: f"{configuration}/c4-{split}.00000-of-00008.json.gz"}
-            return list(datasets.load_dataset(path, data_files=part, split=split))
-        return list(datasets.load_dataset(path, configuration, split=split))
+        with quiet("huggingface_hub"):  # the one sentence below says it all
+            if name == "c4":  # the first of eight files; asking for the split would fetch the training files too
+                part = {split: f"{configuration}/c4-{split}.00000-of-00008.json.gz"}
+                return list(datasets.load_dataset(path, data_files=part, split=split))
+            return list(datasets.load_dataset(path, configuration, split=split))
     except Exception as error:  # the hub and datasets raise many unrelated types
         file = get(name).files[get(name).splits.index(split)]
         raise UserError(
             f"cannot get {path} from the hub ({type(error).__name__}); check the network, or give a folder "
             f"that holds {file} with --data (jot lm-eval: --metadata data=FOLDER)"
         ) from error
-    finally:
-        logger.setLevel(level)
 
 
 def _clean(text: object) -> object:
@@ -109,44 +117,6 @@ def _whole(rows: Iterable[Mapping], source: object) -> list[dict]:
     return docs
 
 
-# ---------------------------------------------------------------- prompts
-
-
-def c4(doc: Mapping) -> str:
-    """The whole text; the prompt is cut to its first tokens."""
-    return doc["text"]
-
-
-def gsm8k(doc: Mapping) -> str:
-    """Zero-shot chain of thought, as lm-eval's gsm8k_cot_zeroshot."""
-    return f"Q: {doc['question']}\nA: Let's think step by step."
-
-
-def mmlu(doc: Mapping) -> str:
-    """As lm-eval's generative MMLU, with the description in the user's turn."""
-    subject = doc["subject"].replace("_", " ")
-    return (
-        f"The following are multiple choice questions (with answers) about {subject}.\n\n"
-        f"{doc['question'].strip()}\n{options(doc['choices'])}\nAnswer:"
-    )
-
-
-def hellaswag(doc: Mapping) -> str:
-    """Context and four lettered endings, answered with a letter."""
-    return (
-        f"{doc['activity_label']}: {doc['ctx']}\n\nWhich ending makes the most sense?\n"
-        f"{options(doc['endings'])}\nAnswer with the letter of the ending.\nAnswer:"
-    )
-
-
-def humaneval(doc: Mapping) -> str:
-    """The user's turn of lm-eval's humaneval_instruct; the YAML's gen_prefix opens the answer."""
-    return (
-        "Write a solution to the following problem and make sure that it passes the tests:\n"
-        f"```python\n{doc['prompt']}\n```\n"
-    )
-
-
 # ---------------------------------------------------------------- answers
 
 
@@ -177,19 +147,7 @@ def programs(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
 
 
 def target_number(doc: Mapping) -> str:
-    return doc["final"]
-
-
-def target_letter(doc: Mapping) -> str:
-    return LETTERS[doc["answer"] if "answer" in doc else doc["label"]]
-
-
-def score_number(doc: Mapping, results: list[str]) -> dict[str, float]:
-    return {"exact_match": float(extract.same_number(results[0], doc["final"]))}
-
-
-def score_letter(doc: Mapping, results: list[str]) -> dict[str, float]:
-    return {"exact_match": float(results[0] == target_letter(doc))}
+    return extract.number(doc["final"])
 
 
 def score_program(doc: Mapping, results: list[str]) -> dict[str, float]:
