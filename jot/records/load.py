@@ -113,7 +113,7 @@ class Rows:
             end, number = end + len(line) + 1, number + 1
             try:
                 record = from_line(line)
-            except (ValueError, TypeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(
                     f"line {number} of {path} is no record ({str(error)[:80]}); "
                     "delete that line to decode its sample again"

@@ -26,7 +26,7 @@ import pandas as pd
 
 from jot.errors import UserError, destination, local
 from jot.records.cells import Recorded, natural, plain
-from jot.records.lines import EXTRA, FIELDS, TRACE, WHOLE
+from jot.records.lines import EXTRA, FIELDS, TRACE
 from jot.records.load import SAME, digest, load_store, metas
 from jot.records.store import sync
 
@@ -194,14 +194,14 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
         seconds=[t if slots == 1 else float(f"{t:.1e}") for t, slots in times],  # all that a shared batch's clock knows
         **{name: table[name].fillna("plain") for name in EXTRA if name in table},
     )
-    kinds = dict.fromkeys(WHOLE, pa.int32()) | dict.fromkeys(("seconds", "score"), pa.float32())
+    kinds = {"i": pa.int32(), "f": pa.float32()}
     columns = {}
     for name in (*FIELDS, *EXTRA, *(f"trace_{name}" for name in TRACE if traces)):
         if name in lists and name in table:
             values = [np.asarray(v, lists[name]) if isinstance(v, (list, np.ndarray)) else None for v in table[name]]
             columns[name] = pa.array(values, pa.list_(pa.from_numpy_dtype(lists[name])))
         elif name in table:
-            columns[name] = pa.array(list(table[name]), kinds.get(name))
+            columns[name] = pa.array(list(table[name]), kinds.get(table[name].dtype.kind))
     words = ["cell", "doc_id", "prompt_hash", *(n for n in EXTRA if n in columns)]
     pq.write_table(
         pa.table(columns), path, compression="brotli", compression_level=11, use_dictionary=words,
