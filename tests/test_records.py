@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jot.errors import UserError
-from jot.records import FIELDS, Cell, Recorded, load_store, metas, natural, take, to_frame
+from jot.records import FIELDS, Cell, load_store, metas, natural, take, to_frame
 from jot.records import load as packed_module
 from jot.records import store as store_module
 from jot.records.lines import from_line, to_line
@@ -573,8 +573,8 @@ def test_pack_and_read_back(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="its checksum is not the manifest's"):
         load_store(tmp_path / "packed")[one.id].frame  # noqa: B018
     damaged.unlink()
-    with pytest.raises(UserError, match="is not there, though the manifest names it"):
-        load_store(tmp_path / "packed")
+    with pytest.raises(UserError, match=r"cannot be read \(FileNotFoundError.*; restore it"):
+        load_store(tmp_path / "packed")[one.id].frame  # noqa: B018
 
 
 @pytest.mark.parametrize("other", [{"score": 0.25}, {"generated": [1, 2, 3, 4]}, {"doc_id": "pocket_gsm8k/dev/39"}])
@@ -610,8 +610,6 @@ def test_samples_are_read_when_they_are_looked_at(tmp_path: Path, monkeypatch) -
     assert meta["totals"]["samples"] == len(frame) == 4 and reads == [one.id, two.id]
     assert set(load_store(tmp_path / "packed", [two.id, "unknown"])) == {two.id}
     assert set(load_store(tmp_path / "live", [one.id])) == {one.id}
-    eager = Recorded({"totals": {"samples": 9}}, frame)
-    assert eager.n == 4  # the samples at hand count, not what the file says
 
 
 def test_packed_records_are_small(tmp_path: Path) -> None:

@@ -110,14 +110,10 @@ def natural(doc_id: str) -> tuple:
 
 
 class Recorded:
-    """One cell: what its `<cell>.json` says, and its samples, one row each; packed ones are read at the first look."""
+    """One cell: what its `<cell>.json` says, and its samples, one row each, which are read at the first look."""
 
-    def __init__(self, meta: dict, frame: pd.DataFrame | Callable[[], pd.DataFrame]) -> None:
-        self.meta = meta
-        if isinstance(frame, pd.DataFrame):
-            self.frame = frame
-        else:
-            self._read = frame
+    def __init__(self, meta: dict, read: Callable[[], pd.DataFrame]) -> None:
+        self.meta, self._read = meta, read
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -125,8 +121,7 @@ class Recorded:
 
     @property
     def n(self) -> int:
-        """Samples; known without reading them."""
-        return len(self.frame) if "frame" in self.__dict__ else self.meta["totals"]["samples"]
+        return self.meta["totals"]["samples"]
 
     def __iter__(self):
         return iter((self.meta, self.frame))

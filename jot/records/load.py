@@ -30,25 +30,18 @@ def metas(folder: str | os.PathLike) -> dict[str, dict]:
     Raises:
         UserError: nothing there, or an edited configuration.
     """
-    found = _metas(folder := Path(folder))
-    return {k: meta if "totals" in meta else _live(folder, k, meta).meta for k, meta in found.items()}
-
-
-def _metas(folder: Path) -> dict[str, dict]:
-    """``metas``, without totals where a live cell's file has none that can be."""
+    folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"there is no store at {folder}; give a folder that `jot evaluate` has written")
-    if (folder / "manifest.json").is_file():
+    if _is_packed(folder):
         return read_manifest(folder)
     found = {path.stem: read_meta(path) for path in sorted(folder.glob("*.json")) if CELL_FILE.search(path.name)}
     for path in folder.glob("*.jsonl"):
-        if path.name.split(".")[0] not in found:
-            raise UserError(
-                f"{path} has no {path.name.split('.')[0]}.json beside it; restore that file or move the records away"
-            )
+        if (cell_id := path.name.split(".")[0]) not in found:
+            raise UserError(f"{path} has no {cell_id}.json beside it; restore that file or move the records away")
     if not found:
         raise UserError(f"there are no records in {folder}; give a folder that `jot evaluate` has written")
-    return found
+    return {k: meta if "totals" in meta else _live(folder, k, meta).meta for k, meta in found.items()}
 
 
 def load_store(folder: str | os.PathLike, only: Iterable[str] | None = None) -> dict[str, Recorded]:
@@ -60,16 +53,13 @@ def load_store(folder: str | os.PathLike, only: Iterable[str] | None = None) -> 
         UserError: nothing there, an edited configuration, a corrupt line.
     """
     folder = Path(folder)
-    known = _metas(folder)
-    wanted = known if only is None else {cell_id: known[cell_id] for cell_id in only if cell_id in known}
-    if not (folder / "manifest.json").is_file():
-        return {cell_id: _live(folder, cell_id, meta) for cell_id, meta in wanted.items()}
-    if missing := sorted({meta["file"] for meta in wanted.values() if not (folder / meta["file"]).is_file()}):
-        raise UserError(f"{folder / missing[0]} is not there, though the manifest names it; restore it")
-    return {
-        cell_id: Recorded({k: v for k, v in meta.items() if k not in ("file", "sha256")}, partial(_cell, folder, meta))
-        for cell_id, meta in wanted.items()
-    }
+    known = metas(folder)
+    of = _packed if _is_packed(folder) else _live
+    return {k: of(folder, k, known[k]) for k in (known if only is None else only) if k in known}
+
+
+def _is_packed(folder: Path) -> bool:
+    return (folder / "manifest.json").is_file()
 
 
 # One chip with two kinds of memory: in float32 recorded runs came out token by token alike (notebooks/ANALYSIS.md).
@@ -128,9 +118,6 @@ class Rows:
                 raise UserError(f"{path} repeats {record['doc_id']!r} with another result; remove one of the two files")
             self.ends[path] = end, number
 
-    def frame(self) -> pd.DataFrame:
-        return to_frame(self.rows.values())
-
 
 def to_frame(rows: Iterable[Mapping]) -> pd.DataFrame:
     """Records as a table, one row a sample ordered by document; `score` is NaN where a task has none."""
@@ -180,7 +167,7 @@ def _live(folder: Path, cell_id: str, meta: dict) -> Recorded:
     rows = Rows(folder, cell_id)
     rows.refresh()
     # The file's totals are those of the last run that ended in order.
-    return Recorded(meta | {"totals": totals(rows.rows.values())}, rows.frame())
+    return Recorded(meta | {"totals": totals(rows.rows.values())}, partial(to_frame, rows.rows.values()))
 
 
 # ---------------------------------------------------------------- a packed folder
@@ -231,10 +218,14 @@ def _entry(cell_id: str, entry: object, places: list) -> dict:
     return meta
 
 
-def _cell(folder: Path, meta: Mapping) -> pd.DataFrame:
-    """All columns of one packed cell, without the traces that it lacks."""
-    frame = _read(folder / meta["file"], [meta])
-    return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])
+def _packed(folder: Path, cell_id: str, meta: Mapping) -> Recorded:
+    """One packed cell, without the traces that it lacks."""
+
+    def read() -> pd.DataFrame:
+        frame = _read(folder / meta["file"], [meta])
+        return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])
+
+    return Recorded({k: v for k, v in meta.items() if k not in ("file", "sha256")}, read)
 
 
 def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = None) -> pd.DataFrame:
@@ -277,7 +268,7 @@ def read_columns(folder: Path, cells: Iterable[str], columns: Iterable[str]) -> 
         UserError: a file that is missing, damaged, or not what the manifest says.
     """
     folder, cells, columns = Path(folder), list(cells), list(columns)
-    if (folder / "manifest.json").is_file():
+    if _is_packed(folder):
         manifest, files = read_manifest(folder), {}
         for cell in cells:
             files.setdefault(manifest[cell]["file"], []).append(manifest[cell])
