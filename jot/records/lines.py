@@ -21,8 +21,10 @@ SUMS = ("configured_steps", "steps", "forwards_full", "forwards_suffix", "forwar
 
 _SUM = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
 _DEPTH = 50
-_META = {"config": dict, "config.method": dict, "config.decode": dict, "versions": dict, "hardware": dict,
-         "hardware.kind": str}  # fmt: skip
+# What a cell's metadata must have, an entry of a manifest still more.
+META = {"config": dict, "config.method": dict, "config.decode": dict, "versions": dict, "hardware": dict,
+        "hardware.kind": str}  # fmt: skip
+PACKED = META | {"cell": str, "file": str, "sha256": str}
 
 
 def to_line(record: Mapping) -> bytes:
@@ -68,17 +70,17 @@ def parse(text: str) -> object:
     return content
 
 
-def check_meta(meta: object) -> None:
-    """Passes metadata that have a configuration, versions and hardware; their totals are not looked at.
+def check(value: object, kinds: Mapping[str, type]) -> None:
+    """Passes a mapping that has these fields, and fields of fields, each of its kind.
 
     Raises:
         ValueError: one of them is not there, or of another kind.
     """
-    if not isinstance(meta, dict):
+    if not isinstance(value, dict):
         raise ValueError("no mapping")
-    for name, kind in _META.items():
+    for name, kind in kinds.items():
         outer, _, inner = name.rpartition(".")
-        if not isinstance((meta[outer] if outer else meta).get(inner), kind):
+        if not isinstance((value[outer] if outer else value).get(inner), kind):
             raise ValueError(f"no {name}")
 
 

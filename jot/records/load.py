@@ -13,12 +13,11 @@ import pandas as pd
 
 from jot.errors import UserError
 from jot.records.cells import Cell, Recorded, natural
-from jot.records.lines import EXTRA, FIELDS, SUMS, TRACE, are_totals, check_meta, from_line, parse
+from jot.records.lines import EXTRA, FIELDS, META, PACKED, SUMS, TRACE, are_totals, check, from_line, parse
 
 CELL_FILE = re.compile(r"-[0-9a-f]{10}\.json$")
 SAME = "\0"  # stands in a file for an answer that is the whole text
-_SHA256 = re.compile("[0-9a-f]{64}")
-_FILE = re.compile(r"[\w.-]{1,240}\.parquet")
+_NAME = re.compile(r"[\w.-]{1,240}")
 
 
 # ---------------------------------------------------------------- a store, live or packed
@@ -139,7 +138,7 @@ def read_meta(path: Path) -> dict:
     """
     try:
         meta = parse(path.read_text())
-        check_meta(meta)
+        check(meta, META)
         key = Cell(meta["config"]).key
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); check the path and its permissions") from error
@@ -179,40 +178,31 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     Raises:
         UserError: it cannot be read, or a configuration in it was edited.
     """
+    path = folder / "manifest.json"
     try:
-        content = parse((folder / "manifest.json").read_text())
-        if not isinstance(content, dict):
-            raise ValueError("no mapping")
-        for name, kind in (("places", list), ("cells", dict)):
-            if not isinstance(content.get(name), kind):
-                raise ValueError(f"no {name}")
-        manifest = {cell_id: _entry(cell_id, meta, content["places"]) for cell_id, meta in content["cells"].items()}
-        keys = {cell_id: Cell(meta["config"]).key for cell_id, meta in manifest.items()}
+        content = parse(path.read_text())
+        check(content, {"places": list, "cells": dict})
+        return {cell_id: _entry(cell_id, entry, content["places"]) for cell_id, entry in content["cells"].items()}
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'manifest.json'} cannot be read ({error}); restore it") from error
-    for cell_id, key in keys.items():
-        if key != cell_id[-10:]:
-            raise UserError(f"the configuration of {cell_id} in {folder / 'manifest.json'} was edited; restore it")
-    return manifest
+        raise UserError(f"{path} cannot be read ({error}); restore it") from error
 
 
 def _entry(cell_id: str, entry: object, places: list) -> dict:
     """Metadata of one cell of a manifest, with the place where it was decoded; a ValueError says what it lacks."""
     try:
-        if not isinstance(entry, dict):
-            raise ValueError("no mapping")
-        number = entry.get("place")
-        if type(number) is not int or not 0 <= number < len(places) or not isinstance(places[number], dict):
+        check(entry, {"place": int})
+        place = places[entry["place"]] if entry["place"] in range(len(places)) else None
+        if not isinstance(place, dict):
             raise ValueError("no place")
-        meta = {**{k: v for k, v in entry.items() if k != "place"}, **places[number]}
-        check_meta(meta)
-        if meta.get("cell") != cell_id:
-            raise ValueError("no cell")
-        for name, pattern in (("file", _FILE), ("sha256", _SHA256)):
-            if not isinstance(meta.get(name), str) or not pattern.fullmatch(meta[name]):
-                raise ValueError(f"no {name}")
-        if not are_totals(meta.get("totals")):
-            raise ValueError("no totals")
+        meta = {k: v for k, v in entry.items() if k != "place"} | place
+        check(meta, PACKED)
+        lacks = {
+            "no cell": meta["cell"] != cell_id, "no file": not _NAME.fullmatch(meta["file"]),
+            "no sha256": not _NAME.fullmatch(meta["sha256"]), "no totals": not are_totals(meta.get("totals")),
+            "an edited configuration": Cell(meta["config"]).key != cell_id[-10:],
+        }  # fmt: skip
+        if told := [words for words, is_so in lacks.items() if is_so]:
+            raise ValueError(told[0])
     except ValueError as error:
         raise ValueError(f"cell {cell_id[:150]} has {error}") from error
     return meta
