@@ -66,7 +66,7 @@ def changed(made, **config: object) -> tuple:
     """(id, Recorded) of a run with another configuration."""
     cell = Cell({**made.meta["config"], **config})
     meta = {**made.meta, "cell": cell.id, "config": cell.config}
-    return cell.id, type(made)(meta, made.frame.assign(cell=cell.key))
+    return cell.id, type(made)(meta, lambda: made.frame.assign(cell=cell.key))
 
 
 def everything() -> dict:
