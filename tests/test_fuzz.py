@@ -212,7 +212,7 @@ DOCUMENT = {
     "mmlu": {"id": "a", "subject": "s", "question": "q", "choices": ["1", "2", "3", "4"], "answer": 1},
     "hellaswag": {"id": "a", "activity_label": "l", "ctx": "c", "endings": ["1", "2", "3", "4"], "label": 3},
     "humaneval": {"id": "a", "entry_point": "f", "prompt": "p", "canonical_solution": "s", "test": "t"},
-    "pocket_prose": {"id": "a", "text": "t"},
+    "c4": {"id": "a", "text": "t"},
 }
 
 
@@ -239,7 +239,7 @@ def test_documents_of_any_fields(task: str, data) -> None:
         del document[name]
     if refusal(lambda: documents.check(task, [document], "file")):
         return
-    yamls.rendered(task.replace("pocket_prose", "c4"), "doc_to_text", document)  # what is taken can be asked and scored
+    yamls.rendered(task, "doc_to_text", document)  # what is taken can be asked and scored
     if task in ("mmlu", "hellaswag"):
         assert yamls.rendered(task, "doc_to_target", document) in "ABCD"
 
