@@ -133,9 +133,7 @@ def to_frame(rows: Iterable[Mapping]) -> pd.DataFrame:
 
 
 def read_meta(path: Path) -> dict:
-    """`<cell>.json`, checked against its own name: an edited configuration is refused, totals that cannot be are left
-    out.
-    """
+    """`<cell>.json`, checked against its name: an edited configuration is refused, impossible totals are left out."""
     try:
         meta = parse(path.read_text())
         check(meta, META)
@@ -157,7 +155,7 @@ def read_meta(path: Path) -> dict:
 def totals(rows: Iterable[Mapping]) -> dict:
     """Sums over samples, as kept in `<cell>.json`."""
     rows = list(rows)
-    scores = [row["score"] for row in rows if row["score"] is not None and row["score"] == row["score"]]
+    scores = [row["score"] for row in rows if row["score"] is not None]
     sums = {name: sum(row[name] for row in rows) for name in SUMS}
     return {"samples": len(rows), "score": sum(scores) if scores else None, **sums}
 

@@ -1,7 +1,6 @@
 """Answers out of generated text: pure functions of strings that never raise.
 
-Each function takes the raw text of a completion and returns a canonical string, `""` where no answer is
-written.
+Each takes the raw text of a completion and returns a canonical string, `""` where no answer is written.
 """
 
 import decimal
@@ -84,9 +83,7 @@ def number(text: str, which: int = 0) -> str:
 
 
 def boxed(text: str) -> list[str]:
-    r"""Contents of every `\boxed{...}`, in order, braces balanced; an unclosed box ends with its line or at a
-    tag.
-    """
+    r"""Contents of every `\boxed{...}`, in order, braces balanced; an unclosed box ends with its line or at a tag."""
     contents = []
     for match in list(_BOX.finditer(text))[-_MOST_BOXES:]:
         depth, end, last = 1, match.end(), min(len(text), match.end() + _LONGEST_BOX)
@@ -129,9 +126,8 @@ _LOWER = re.compile(r"^[\s(\[\"'*`]*([a-z])[\s)\]\"'*`.:,]*$")
 
 
 def letter(text: str) -> str:
-    """The chosen option of a multiple-choice answer: a leading letter ("B", "(B)", "D. text"), else a stated
-    one ("the answer is B"), else the first letter that stands alone. The article "A" in a sentence is no
-    option.
+    """The chosen option of a multiple-choice answer: a leading letter ("B", "(B)", "D. text"), else a stated one
+    ("the answer is B"), else the first letter that stands alone. The article "A" in a sentence is no option.
     """
     text = cut(text)
     article = re.compile(r"\s+[a-z]")
@@ -199,9 +195,7 @@ def _indents(code: str) -> list[str]:
 
 
 def _definition(code: str, entry_point: str) -> str | None:
-    """A full definition of `entry_point` inside `code`, with the imports and helpers before it, without
-    prose.
-    """
+    """A full definition of `entry_point` inside `code`, with the imports and helpers before it, without prose."""
     match = _defines(entry_point).search(code)
     if not match:
         return None
@@ -216,12 +210,10 @@ def _definition(code: str, entry_point: str) -> str | None:
 
 
 def code(text: str, prompt: str = "", entry_point: str = "") -> str:
-    """The completion to append to `prompt` (signature and docstring) so that the whole is the answered
-    program.
+    """The completion to append to `prompt` (signature and docstring) so that the whole is the answered program.
 
-    Markdown fences (closed or not), prose around the code and a repeated prompt are removed; a body that lost
-    its indentation gets it back. Text that cannot be made to parse is returned nearly as it stands, and then
-    fails.
+    Markdown fences (closed or not), prose around the code and a repeated prompt are removed; a body that lost its
+    indentation gets it back. Text that cannot be made to parse is returned nearly as it stands, and then fails.
     """
     source = _unfence(cut(text).replace("\r\n", "\n"), prompt, entry_point)
     repeated = _definition(source, entry_point) if entry_point else None
