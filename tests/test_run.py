@@ -111,7 +111,7 @@ def test_an_unexpected_error_is_named_in_its_row(path, tmp_path, monkeypatch) ->
     assert len(lines) == 3 and "failed: RuntimeError: something broke" in lines[1]
 
 
-def test_two_workers_give_the_records_of_one(path, tmp_path) -> None:
+def test_two_workers_give_the_records_of_one(path, tmp_path, forked) -> None:
     points = grid.read(path)
     one = run.run(points, tmp_path / "one", device="cpu", say=lambda _: None)
     two = run.run(points, tmp_path / "two", workers=2, device="cpu", say=lambda _: None)
