@@ -127,8 +127,10 @@ class Folder:
         for tag in soup(True):
             for name in [name for name in tag.attrs if name.lower().startswith("on")]:
                 del tag[name]
-        for tag in soup.select("a[href], img[src]") if base is not None else ():
+        for tag in soup(["a", "img"]) if base is not None else ():
             name = "href" if tag.name == "a" else "src"
+            if name not in tag.attrs:
+                continue
             target = self._target(tag[name], base, depth)
             if target is None or (name == "src" and urlsplit(target).scheme in ("http", "https")):
                 if name == "src":
