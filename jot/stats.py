@@ -8,7 +8,7 @@ with level ``1 - alpha``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -50,11 +50,6 @@ def wilson(k: float, n: int, alpha: float = ALPHA) -> Interval:
         raise UserError(f"a proportion needs 0 <= k <= n and n >= 1, not k={k}, n={n}")
     low, high = proportion_confint(k, n, alpha=alpha, method="wilson")
     return Interval(max(0.0, float(low)), min(1.0, float(high)))
-
-
-def standard_error_points(p: float, n: int) -> float:
-    """Binomial standard error of a proportion ``p`` (fraction) over ``n`` samples, in points."""
-    return 100 * float(np.sqrt(p * (1 - p) / n))
 
 
 def _numbers(name: str, values: Sequence[float]) -> np.ndarray:
@@ -141,18 +136,11 @@ def verdict(low: float, high: float, margin: float = MARGIN) -> str:
     return "worse, margin undecided" if high < 0 else "inconclusive"
 
 
-def smallest_margin(low: float) -> float:
-    """The margin, in points, above which the lower limit ``low`` would pass as non-inferior (0 at least)."""
-    return max(0.0, -low)
-
-
-def holm(pvalues: Sequence[float] | Mapping) -> np.ndarray | dict:
-    """Holm-adjusted p-values in the order given; a mapping comes back as a dict with the same keys.
+def holm(pvalues: Sequence[float]) -> np.ndarray:
+    """Holm-adjusted p-values in the order given.
 
     As ``multipletests(pvalues, method="holm")``, which collects garbage at every call: half a second in a notebook.
     """
-    if isinstance(pvalues, Mapping):
-        return dict(zip(pvalues, holm(list(pvalues.values())).tolist(), strict=True))
     p = _numbers("p-values", pvalues)
     order = np.argsort(p, kind="stable")
     adjusted = np.empty_like(p)
@@ -175,13 +163,6 @@ def noninferiority_power(
     under_null = np.sqrt((2 * _tango_nuisance(b, c, n, null) + null * (1 - null)) / n)
     under_truth = np.sqrt(max(discordance - delta**2, 1e-300) / n)
     return float(st.norm.cdf((delta - null - z * under_null) / under_truth))
-
-
-def mcnemar_power(n: int, discordance: float, difference: float, alpha: float = ALPHA) -> float:
-    """Chance that McNemar's test at ``alpha`` sees a true ``difference`` (points); normal approximation."""
-    delta, z = abs(difference) / 100, float(st.norm.isf(alpha / 2))
-    spread = np.sqrt(max(discordance - delta**2, 1e-300))
-    return float(st.norm.cdf((delta * np.sqrt(n) - z * np.sqrt(discordance)) / spread))
 
 
 def paired(method: np.ndarray, baseline: np.ndarray) -> dict:

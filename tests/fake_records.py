@@ -11,6 +11,7 @@ import pandas as pd
 
 from jot import records as records_module
 from jot.models import FAMILIES
+from jot.records.lines import to_line
 from jot.runs import settings
 from jot.runs.frames import family as family_of
 from jot.runs.grid import Point
@@ -64,7 +65,7 @@ def cell(
         "hardware": {"kind": "test machine"},
         "totals": {"samples": len(rows)},
     }
-    return made.id, records_module.Recorded(meta, rows)
+    return made.id, records_module.Recorded(meta, lambda: rows)
 
 
 def of(point: Point, rows: pd.DataFrame) -> tuple:
@@ -94,7 +95,7 @@ def of(point: Point, rows: pd.DataFrame) -> tuple:
         "hardware": {"kind": "test machine"},
         "totals": {"samples": len(rows)},
     }
-    return made.id, records_module.Recorded(meta, rows.assign(cell=made.key))
+    return made.id, records_module.Recorded(meta, lambda: rows.assign(cell=made.key))
 
 
 def scored(point: Point, scores: list, steps: int | list | None = None, **columns: object) -> tuple:
@@ -110,7 +111,8 @@ def write(folder: Path, records: dict) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, (meta, frame) in records.items():
         (folder / f"{name}.json").write_text(json.dumps(meta))
-        frame.to_json(folder / f"{name}.jsonl", orient="records", lines=True)
+        rows = frame.to_json(orient="records", lines=True).splitlines()
+        (folder / f"{name}.jsonl").write_bytes(b"".join(to_line(json.loads(row)) for row in rows))
     return folder
 
 

@@ -461,7 +461,7 @@ def test_c4_reads_a_users_texts(tmp_path):
     assert functions.load("c4", "validation", str(packed.parent))["test"] == docs
     assert functions.load("c4", None, str(packed))["test"] == docs
     mistakes = (
-        ('{"txt": "x"}\n', "row 1 of .* has no text"),
+        ('{"txt": "x"}\n', "line 1 of .*: text must be text, it is missing"),
         ('{"text": "x"}\n', "no text in .* has 384 words"),
         ("{", "is no JSON Lines, gzip or Parquet file"),
     )

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jot.errors import UserError
-from jot.records import FIELDS, Cell, Recorded, load_store, metas, natural, take, to_frame
+from jot.records import FIELDS, Cell, load_store, metas, natural, take, to_frame
 from jot.records import load as packed_module
 from jot.records import store as store_module
 from jot.records.lines import from_line, to_line
@@ -196,53 +196,17 @@ def test_a_corrupt_line_is_named(tmp_path: Path, bad: bytes) -> None:
             use()
 
 
-UNFIT = [
-    ("steps", "2", "steps is not a whole number, at least 1"),
-    ("steps", True, "steps is not a whole number, at least 1"),
-    ("steps", 0, "steps is not a whole number, at least 1"),
-    ("steps", 2.5, "steps is not a whole number, at least 1"),
-    ("steps", 2**31, "steps is not below 2147483648"),
-    ("configured_steps", 0, "configured_steps is not a whole number, at least 1"),
-    ("slots", 0, "slots is not a whole number, at least 1"),
-    ("forwards_full", -1, "forwards_full is not a whole number, at least 0"),
-    ("prompt_tokens", None, "prompt_tokens is not a whole number, at least 0"),
-    ("tokens_non_eos", [], "tokens_non_eos is not a whole number, at least 0"),
-    ("score", True, "score is not null or a number from 0 to 1"),
-    ("score", 1.5, "score is not null or a number from 0 to 1"),
-    ("score", math.nan, "score is not null or a number from 0 to 1"),
-    ("score", "1", "score is not null or a number from 0 to 1"),
-    ("seconds", -0.5, "seconds is not a finite number, at least 0"),
-    ("seconds", math.inf, "seconds is not a finite number, at least 0"),
-    ("seconds", math.nan, "seconds is not a finite number, at least 0"),
-    ("seconds", 10**400, "seconds is not a finite number, at least 0"),
-    ("empty", 0, "empty is not true or false"),
-    ("loop", None, "loop is not a string"),
-    ("loop", 3, "loop is not a string"),
-    ("text", None, "text is not a string"),
-    ("text", "\ud800", "text is not a string"),
-    ("answer", 7, "answer is not null or a string"),
-    ("doc_id", ["a"], "doc_id is not a string"),
-    *(("generated", ids, "generated is not a list of whole numbers, at least 0 and below 4294967296")
-      for ids in ("1 2", None, ["1"], [1.0], [True], [None], [[1]], [-1], [2**32])),
-    *(("trace", {name: values}, f"trace.{name} is not a list of numbers in its range")
-      for name, values in [("step", ["0"]), ("step", [None]), ("step", 3), ("step", [2**15]), ("rule", [256]),
-                           ("masked", [-1]), ("masked", [1.5]), ("margin", ["x"]), ("threshold", [10**400]),
-                           ("mean_margin", "none"), ("margin", {})]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("field", "value", "said"), UNFIT)
-def test_a_field_of_another_kind_or_range_is_named(tmp_path: Path, field: str, value: object, said: str) -> None:
-    """Also on the line of another program, which has no checksum."""
+@pytest.mark.parametrize("change", [{"steps": 3}, {}])
+def test_a_line_without_its_checksum_is_named(tmp_path: Path, change: dict) -> None:
+    """Edited or not: nobody knows."""
     cell = fill(tmp_path, 2)
     path = part(tmp_path, cell)
     first, second = path.read_bytes().splitlines(keepends=True)
-    line = json.loads(first)
+    line = json.loads(first) | change
     del line["crc32"]
     path.write_bytes(json.dumps(line).encode() + b"\n" + second)
-    assert len(load_store(tmp_path)[cell.id].frame) == 2
-    path.write_bytes(json.dumps({**line, field: value}).encode() + b"\n" + second)
-    sentence = re.escape(f"line 1 of {path} is no record ({said}); delete that line to decode its sample again")
+    said = "its checksum does not fit); delete that line to decode its sample again"
+    sentence = re.escape(f"line 1 of {path} is no record ({said}")
     for use in (lambda: load_store(tmp_path), lambda: Writer(tmp_path, cell, PROMPTS, ENVIRONMENT)):
         with pytest.raises(UserError, match=f"^{sentence}$"):
             use()
@@ -260,11 +224,11 @@ def test_what_a_record_may_hold_comes_back() -> None:
         {"trace": None},
     ):
         one = {"cell": "0123456789", **record("t/1"), **changes}
-        assert from_line(to_line(one)[:-1]) == from_line(json.dumps(one).encode()) == one
+        assert from_line(to_line(one)[:-1]) == one
 
 
 @pytest.mark.parametrize("new", ["0123456g", "0123456", "012345678", "01234ABC", ""])
-def test_a_damaged_checksum_is_not_another_program_s_line(tmp_path: Path, new: str) -> None:
+def test_a_damaged_checksum_is_named(tmp_path: Path, new: str) -> None:
     cell = fill(tmp_path, 2)
     path = part(tmp_path, cell)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -391,7 +355,8 @@ def test_repeated_records(tmp_path: Path) -> None:
     copy = tmp_path / f"{cell.id}.copy.jsonl"
     copy.write_bytes(part(tmp_path, cell).read_bytes())
     assert len(load_store(tmp_path)[cell.id].frame) == 3
-    copy.write_text(re.sub(',"crc32":"[0-9a-f]+"', "", copy.read_text()).replace("2047", "7"))
+    changed = [record(f"pocket_gsm8k/dev/{i}", cell=cell.key, generated=[i, 7, 2040, 2040]) for i in range(3)]
+    copy.write_bytes(b"".join(map(to_line, changed)))
     with pytest.raises(UserError, match="repeats"):
         load_store(tmp_path)
 
@@ -608,8 +573,8 @@ def test_pack_and_read_back(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="its checksum is not the manifest's"):
         load_store(tmp_path / "packed")[one.id].frame  # noqa: B018
     damaged.unlink()
-    with pytest.raises(UserError, match="is not there, though the manifest names it"):
-        load_store(tmp_path / "packed")
+    with pytest.raises(UserError, match=r"cannot be read \(FileNotFoundError.*; restore it"):
+        load_store(tmp_path / "packed")[one.id].frame  # noqa: B018
 
 
 @pytest.mark.parametrize("other", [{"score": 0.25}, {"generated": [1, 2, 3, 4]}, {"doc_id": "pocket_gsm8k/dev/39"}])
@@ -645,8 +610,6 @@ def test_samples_are_read_when_they_are_looked_at(tmp_path: Path, monkeypatch) -
     assert meta["totals"]["samples"] == len(frame) == 4 and reads == [one.id, two.id]
     assert set(load_store(tmp_path / "packed", [two.id, "unknown"])) == {two.id}
     assert set(load_store(tmp_path / "live", [one.id])) == {one.id}
-    eager = Recorded({"totals": {"samples": 9}}, frame)
-    assert eager.n == 4  # the samples at hand count, not what the file says
 
 
 def test_packed_records_are_small(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import multiprocessing
 import os
 import shlex
 import signal
@@ -39,6 +40,14 @@ cells:
 """
     )
     return target
+
+
+@pytest.fixture
+def forked(monkeypatch) -> None:
+    """Workers as copies of one process that has the imports: for tests whose subject is not how a worker starts."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["jot.runs.harness", "jot.records.pack", "pytest"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
 
 
 def command(path: Path, store: Path, *more: str) -> list[str]:
@@ -102,7 +111,7 @@ def test_an_unexpected_error_is_named_in_its_row(path, tmp_path, monkeypatch) ->
     assert len(lines) == 3 and "failed: RuntimeError: something broke" in lines[1]
 
 
-def test_two_workers_give_the_records_of_one(path, tmp_path) -> None:
+def test_two_workers_give_the_records_of_one(path, tmp_path, forked) -> None:
     points = grid.read(path)
     one = run.run(points, tmp_path / "one", device="cpu", say=lambda _: None)
     two = run.run(points, tmp_path / "two", workers=2, device="cpu", say=lambda _: None)
@@ -123,7 +132,7 @@ def _die_at_tau_10(point, **_) -> dict:
                                              "seconds": 0.0, "cell": "x"}  # fmt: skip
 
 
-def test_a_lost_process_is_a_row_and_the_rest_goes_on(path, tmp_path, monkeypatch) -> None:
+def test_a_lost_process_is_a_row_and_the_rest_goes_on(path, tmp_path, monkeypatch, forked) -> None:
     """The cell of a process that dies is named, and another process takes its place."""
     monkeypatch.setattr(run, "decode", _die_at_tau_10)
     rows = run.run(grid.read(path), tmp_path / "store", workers=2, device="cpu", say=lambda _: None)
@@ -136,7 +145,7 @@ def _die(*_, **__) -> None:
 
 
 @pytest.mark.parametrize("name", ["decode", "_begin"])
-def test_no_cell_is_left_out_when_every_process_dies(path, tmp_path, monkeypatch, name) -> None:
+def test_no_cell_is_left_out_when_every_process_dies(path, tmp_path, monkeypatch, forked, name) -> None:
     """At its cell, or before it begins one."""
     monkeypatch.setattr(run, name, _die)
     rows = run.run(grid.read(path)[:3], tmp_path / "store", workers=2, device="cpu", say=lambda _: None)
@@ -253,7 +262,7 @@ def test_a_notebooks_figures_that_cannot_be_written_are_refused_before_the_cells
     assert not list((tmp_path / "store").iterdir())
 
 
-def test_a_killed_process_of_a_pack_is_one_sentence(path, tmp_path, capsys, monkeypatch) -> None:
+def test_a_killed_process_of_a_pack_is_one_sentence(path, tmp_path, capsys, monkeypatch, forked) -> None:
     cli.main(command(path, tmp_path / "store"))
     capsys.readouterr()
     monkeypatch.setattr("jot.records.pack._pack", _die)

@@ -69,22 +69,16 @@ def test_wilson(k, n, low, high):
     assert [round(100 * x, 1) for x in stats.wilson(k, n)] == [low, high]
 
 
-def test_standard_errors_of_the_paper():
-    assert round(stats.standard_error_points(0.811, 1319), 1) == 1.1
-    assert [round(stats.standard_error_points(p, 164), 1) for p in (0.591, 0.445)] == [3.8, 3.9]
-
-
 def test_holm():
     """By hand: sorted p times 4, 3, 2, 1, made monotone."""
     adjusted = stats.holm([0.04, 0.01, 0.03, 0.005])
     assert adjusted == pytest.approx([0.06, 0.03, 0.06, 0.02])
-    assert stats.holm({"x": 0.04, "y": 0.01}) == pytest.approx({"x": 0.04, "y": 0.02})
     assert len(stats.holm([])) == 0
 
 
 def test_what_is_no_number_is_not_counted():
     with pytest.raises(stats.UserError, match="1 of 2 p-values are no numbers; leave out what has none"):
-        stats.holm({"x": 0.04, "y": float("nan")})
+        stats.holm([0.04, float("nan")])
     for scores in ([1, float("nan"), 0], [1, None, 0]):
         with pytest.raises(stats.UserError, match="1 of 3 scores are no numbers"):
             stats.paired([1, 0, 0], scores)
@@ -112,7 +106,7 @@ def test_holm_is_that_of_statsmodels(p):
 )
 def test_verdict(low, high, expected):
     assert stats.verdict(low, high) == expected
-    margin = stats.smallest_margin(low)
+    margin = max(0, -low)
     passed = {"better", "non-inferior", "worse within the margin"}
     assert stats.verdict(low, high, margin + 1e-9) in passed
     assert margin == 0 or stats.verdict(low, high, margin) not in passed
@@ -277,11 +271,5 @@ def test_noninferiority_power_by_simulation(n, share, difference):
     draws = np.random.default_rng(2).multinomial(n, [*p, 1 - share], size=1000)
     passed = np.mean([stats._tango_statistic(int(b), int(c), n, -0.03) > 1.96 for b, c, _ in draws])
     assert stats.noninferiority_power(n, share, difference) == pytest.approx(passed, abs=0.04)
-
-
-def test_mcnemar_power_by_simulation():
-    draws = np.random.default_rng(3).multinomial(2000, [0.04, 0.06, 0.90], size=500)
-    seen = np.mean([stats.mcnemar_exact(int(b), int(c)) < 0.05 for b, c, _ in draws])
-    assert stats.mcnemar_power(2000, 0.10, -2) == pytest.approx(seen, abs=0.06)
     with pytest.raises(UserError, match="discordant"):
         stats.noninferiority_power(100, 0.01, -5)

@@ -66,7 +66,7 @@ def changed(made, **config: object) -> tuple:
     """(id, Recorded) of a run with another configuration."""
     cell = Cell({**made.meta["config"], **config})
     meta = {**made.meta, "cell": cell.id, "config": cell.config}
-    return cell.id, type(made)(meta, made.frame.assign(cell=cell.key))
+    return cell.id, type(made)(meta, lambda: made.frame.assign(cell=cell.key))
 
 
 def everything() -> dict:
@@ -80,7 +80,7 @@ def everything() -> dict:
     for method in ("full", "jot"):  # every third answer without its last line; ended early, with the same scores
         meta, frame = found[name := default(found, method)]
         frame = frame.assign(text=["#### 1" if i % 3 else "so 1" for i in range(N)])
-        found[name] = type(found[name])(meta, frame)
+        found[name] = type(found[name])(meta, lambda frame=frame: frame)
         fewer = frame.assign(steps=np.maximum(1, frame["steps"] // 4))
         found |= [fake_records.of(Point.of(**at, method=method, stop_at_eos=True), fewer)]
         if method == "full":  # other draws that change nothing

@@ -36,7 +36,7 @@ def problem(rng: random.Random) -> tuple[str, str, int]:
         said.append(words)
         worked.append(f"{value} {sign} = {new}")
         value = new
-    return ", ".join(said), f"{', '.join(worked)}. {name} has {value} {item}.", value
+    return ", ".join(said), f"{name} {', '.join(worked)}.", value
 
 
 def sample(rng: random.Random, length: int, tokens: Callable[[str], int], skip: Container[str] = frozenset()) -> dict:

@@ -1,5 +1,4 @@
-"""The per-sample record store: one line a sample, never lost, never repeated, never mixed with another
-setting's.
+"""The per-sample record store: one line a sample, never lost, never repeated, never mixed with another setting's.
 
 The unit is a *cell*: one resolved configuration. `STORE/<cell>.json` holds the configuration, versions,
 hardware and totals; each process that decodes appends to a part of its own,
@@ -24,7 +23,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from jot.errors import UserError
+from jot.errors import whole
 
 ORDER_SEED = 20260101  # of the one permutation that every `limit` takes its first n from
 
@@ -76,8 +75,7 @@ class Cell:
 
 
 def take(ids: Sequence[str], limit: int | None = None, subjects: Sequence[str] | None = None) -> list[str]:
-    """The first `limit` ids of one fixed pseudo-random order of `ids`, so that smaller limits nest in larger
-    ones.
+    """The first `limit` ids of one fixed pseudo-random order of `ids`, so that smaller limits nest in larger ones.
 
     With `subjects` (one per id) every prefix holds the subjects in nearly their proportions. The order
     depends on the ids alone, not on their given order.
@@ -85,8 +83,8 @@ def take(ids: Sequence[str], limit: int | None = None, subjects: Sequence[str] |
     Raises:
         UserError: a limit below 1.
     """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise UserError(f"limit={limit!r} must be a whole number of samples, at least 1")
+    if limit is not None:
+        whole("", "limit", limit, low=1)
 
     def draw(text: str) -> float:
         return int.from_bytes(hashlib.sha256(f"{ORDER_SEED}/{text}".encode()).digest()[:7], "big") / 2**56
@@ -110,14 +108,10 @@ def natural(doc_id: str) -> tuple:
 
 
 class Recorded:
-    """One cell: what its `<cell>.json` says, and its samples, one row each; packed ones are read at the first look."""
+    """One cell: what its `<cell>.json` says, and its samples, one row each, which are read at the first look."""
 
-    def __init__(self, meta: dict, frame: pd.DataFrame | Callable[[], pd.DataFrame]) -> None:
-        self.meta = meta
-        if isinstance(frame, pd.DataFrame):
-            self.frame = frame
-        else:
-            self._read = frame
+    def __init__(self, meta: dict, read: Callable[[], pd.DataFrame]) -> None:
+        self.meta, self._read = meta, read
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -125,8 +119,7 @@ class Recorded:
 
     @property
     def n(self) -> int:
-        """Samples; known without reading them."""
-        return len(self.frame) if "frame" in self.__dict__ else self.meta["totals"]["samples"]
+        return self.meta["totals"]["samples"]
 
     def __iter__(self):
         return iter((self.meta, self.frame))

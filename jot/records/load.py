@@ -13,12 +13,11 @@ import pandas as pd
 
 from jot.errors import UserError
 from jot.records.cells import Cell, Recorded, natural
-from jot.records.lines import EXTRA, FIELDS, SUMS, TRACE, are_totals, check_meta, from_line, parse
+from jot.records.lines import EXTRA, FIELDS, META, PACKED, SUMS, TRACE, are_totals, check, from_line, parse
 
 CELL_FILE = re.compile(r"-[0-9a-f]{10}\.json$")
 SAME = "\0"  # stands in a file for an answer that is the whole text
-_SHA256 = re.compile("[0-9a-f]{64}")
-_FILE = re.compile(r"[\w.-]{1,240}\.parquet")
+_NAME = re.compile(r"[\w.-]{1,240}")
 
 
 # ---------------------------------------------------------------- a store, live or packed
@@ -30,25 +29,18 @@ def metas(folder: str | os.PathLike) -> dict[str, dict]:
     Raises:
         UserError: nothing there, or an edited configuration.
     """
-    found = _metas(folder := Path(folder))
-    return {k: meta if "totals" in meta else _live(folder, k, meta).meta for k, meta in found.items()}
-
-
-def _metas(folder: Path) -> dict[str, dict]:
-    """``metas``, without totals where a live cell's file has none that can be."""
+    folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"there is no store at {folder}; give a folder that `jot evaluate` has written")
-    if (folder / "manifest.json").is_file():
+    if _is_packed(folder):
         return read_manifest(folder)
     found = {path.stem: read_meta(path) for path in sorted(folder.glob("*.json")) if CELL_FILE.search(path.name)}
     for path in folder.glob("*.jsonl"):
-        if path.name.split(".")[0] not in found:
-            raise UserError(
-                f"{path} has no {path.name.split('.')[0]}.json beside it; restore that file or move the records away"
-            )
+        if (cell_id := path.name.split(".")[0]) not in found:
+            raise UserError(f"{path} has no {cell_id}.json beside it; restore that file or move the records away")
     if not found:
         raise UserError(f"there are no records in {folder}; give a folder that `jot evaluate` has written")
-    return found
+    return {k: meta if "totals" in meta else _live(folder, k, meta).meta for k, meta in found.items()}
 
 
 def load_store(folder: str | os.PathLike, only: Iterable[str] | None = None) -> dict[str, Recorded]:
@@ -60,16 +52,13 @@ def load_store(folder: str | os.PathLike, only: Iterable[str] | None = None) -> 
         UserError: nothing there, an edited configuration, a corrupt line.
     """
     folder = Path(folder)
-    known = _metas(folder)
-    wanted = known if only is None else {cell_id: known[cell_id] for cell_id in only if cell_id in known}
-    if not (folder / "manifest.json").is_file():
-        return {cell_id: _live(folder, cell_id, meta) for cell_id, meta in wanted.items()}
-    if missing := sorted({meta["file"] for meta in wanted.values() if not (folder / meta["file"]).is_file()}):
-        raise UserError(f"{folder / missing[0]} is not there, though the manifest names it; restore it")
-    return {
-        cell_id: Recorded({k: v for k, v in meta.items() if k not in ("file", "sha256")}, partial(_cell, folder, meta))
-        for cell_id, meta in wanted.items()
-    }
+    known = metas(folder)
+    of = _packed if _is_packed(folder) else _live
+    return {k: of(folder, k, known[k]) for k in (known if only is None else only) if k in known}
+
+
+def _is_packed(folder: Path) -> bool:
+    return (folder / "manifest.json").is_file()
 
 
 # One chip with two kinds of memory: in float32 recorded runs came out token by token alike (notebooks/ANALYSIS.md).
@@ -113,7 +102,7 @@ class Rows:
             end, number = end + len(line) + 1, number + 1
             try:
                 record = from_line(line)
-            except (ValueError, TypeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(
                     f"line {number} of {path} is no record ({str(error)[:80]}); "
                     "delete that line to decode its sample again"
@@ -127,9 +116,6 @@ class Rows:
             if any(old[name] != record[name] for name in ("generated", "score")):
                 raise UserError(f"{path} repeats {record['doc_id']!r} with another result; remove one of the two files")
             self.ends[path] = end, number
-
-    def frame(self) -> pd.DataFrame:
-        return to_frame(self.rows.values())
 
 
 def to_frame(rows: Iterable[Mapping]) -> pd.DataFrame:
@@ -147,12 +133,10 @@ def to_frame(rows: Iterable[Mapping]) -> pd.DataFrame:
 
 
 def read_meta(path: Path) -> dict:
-    """`<cell>.json`, checked against its own name: an edited configuration is refused, totals that cannot be are left
-    out.
-    """
+    """`<cell>.json`, checked against its name: an edited configuration is refused, impossible totals are left out."""
     try:
         meta = parse(path.read_text())
-        check_meta(meta)
+        check(meta, META)
         key = Cell(meta["config"]).key
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); check the path and its permissions") from error
@@ -171,7 +155,7 @@ def read_meta(path: Path) -> dict:
 def totals(rows: Iterable[Mapping]) -> dict:
     """Sums over samples, as kept in `<cell>.json`."""
     rows = list(rows)
-    scores = [row["score"] for row in rows if row["score"] is not None and row["score"] == row["score"]]
+    scores = [row["score"] for row in rows if row["score"] is not None]
     sums = {name: sum(row[name] for row in rows) for name in SUMS}
     return {"samples": len(rows), "score": sum(scores) if scores else None, **sums}
 
@@ -180,7 +164,7 @@ def _live(folder: Path, cell_id: str, meta: dict) -> Recorded:
     rows = Rows(folder, cell_id)
     rows.refresh()
     # The file's totals are those of the last run that ended in order.
-    return Recorded(meta | {"totals": totals(rows.rows.values())}, rows.frame())
+    return Recorded(meta | {"totals": totals(rows.rows.values())}, partial(to_frame, rows.rows.values()))
 
 
 # ---------------------------------------------------------------- a packed folder
@@ -192,49 +176,44 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     Raises:
         UserError: it cannot be read, or a configuration in it was edited.
     """
+    path = folder / "manifest.json"
     try:
-        content = parse((folder / "manifest.json").read_text())
-        if not isinstance(content, dict):
-            raise ValueError("no mapping")
-        for name, kind in (("places", list), ("cells", dict)):
-            if not isinstance(content.get(name), kind):
-                raise ValueError(f"no {name}")
-        manifest = {cell_id: _entry(cell_id, meta, content["places"]) for cell_id, meta in content["cells"].items()}
-        keys = {cell_id: Cell(meta["config"]).key for cell_id, meta in manifest.items()}
+        content = parse(path.read_text())
+        check(content, {"places": list, "cells": dict})
+        return {cell_id: _entry(cell_id, entry, content["places"]) for cell_id, entry in content["cells"].items()}
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'manifest.json'} cannot be read ({error}); restore it") from error
-    for cell_id, key in keys.items():
-        if key != cell_id[-10:]:
-            raise UserError(f"the configuration of {cell_id} in {folder / 'manifest.json'} was edited; restore it")
-    return manifest
+        raise UserError(f"{path} cannot be read ({error}); restore it") from error
 
 
 def _entry(cell_id: str, entry: object, places: list) -> dict:
     """Metadata of one cell of a manifest, with the place where it was decoded; a ValueError says what it lacks."""
     try:
-        if not isinstance(entry, dict):
-            raise ValueError("no mapping")
-        number = entry.get("place")
-        if type(number) is not int or not 0 <= number < len(places) or not isinstance(places[number], dict):
+        check(entry, {"place": int})
+        place = places[entry["place"]] if entry["place"] in range(len(places)) else None
+        if not isinstance(place, dict):
             raise ValueError("no place")
-        meta = {**{k: v for k, v in entry.items() if k != "place"}, **places[number]}
-        check_meta(meta)
-        if meta.get("cell") != cell_id:
-            raise ValueError("no cell")
-        for name, pattern in (("file", _FILE), ("sha256", _SHA256)):
-            if not isinstance(meta.get(name), str) or not pattern.fullmatch(meta[name]):
-                raise ValueError(f"no {name}")
-        if not are_totals(meta.get("totals")):
-            raise ValueError("no totals")
+        meta = {k: v for k, v in entry.items() if k != "place"} | place
+        check(meta, PACKED)
+        lacks = {
+            "no cell": meta["cell"] != cell_id, "no file": not _NAME.fullmatch(meta["file"]),
+            "no sha256": not _NAME.fullmatch(meta["sha256"]), "no totals": not are_totals(meta.get("totals")),
+            "an edited configuration": Cell(meta["config"]).key != cell_id[-10:],
+        }  # fmt: skip
+        if told := [words for words, is_so in lacks.items() if is_so]:
+            raise ValueError(told[0])
     except ValueError as error:
         raise ValueError(f"cell {cell_id[:150]} has {error}") from error
     return meta
 
 
-def _cell(folder: Path, meta: Mapping) -> pd.DataFrame:
-    """All columns of one packed cell, without the traces that it lacks."""
-    frame = _read(folder / meta["file"], [meta])
-    return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])
+def _packed(folder: Path, cell_id: str, meta: Mapping) -> Recorded:
+    """One packed cell, without the traces that it lacks."""
+
+    def read() -> pd.DataFrame:
+        frame = _read(folder / meta["file"], [meta])
+        return frame.drop(columns=[c for c in frame.columns if c.startswith("trace_") and frame[c].isna().all()])
+
+    return Recorded({k: v for k, v in meta.items() if k not in ("file", "sha256")}, read)
 
 
 def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = None) -> pd.DataFrame:
@@ -277,7 +256,7 @@ def read_columns(folder: Path, cells: Iterable[str], columns: Iterable[str]) -> 
         UserError: a file that is missing, damaged, or not what the manifest says.
     """
     folder, cells, columns = Path(folder), list(cells), list(columns)
-    if (folder / "manifest.json").is_file():
+    if _is_packed(folder):
         manifest, files = read_manifest(folder), {}
         for cell in cells:
             files.setdefault(manifest[cell]["file"], []).append(manifest[cell])

@@ -26,12 +26,11 @@ import pandas as pd
 
 from jot.errors import UserError, destination, local
 from jot.records.cells import Recorded, natural, plain
-from jot.records.lines import EXTRA, FIELDS, TRACE, WHOLE
+from jot.records.lines import EXTRA, FIELDS, TRACE
 from jot.records.load import SAME, digest, load_store, metas
-from jot.records.store import sync
+from jot.records.store import replace, sync
 
 PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
-TEMPORARY = ".tmp"
 _LIVE = re.compile(r"-[0-9a-f]{10}\.(.*\.)?jsonl?$")  # files of a live store
 _TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "threshold": np.float32,
                 "mean_margin": np.float16, "masked": np.int16}  # fmt: skip
@@ -103,7 +102,8 @@ def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, tr
         if not manifest:
             raise UserError(f"{', '.join(map(str, stores))}: no finished sample to pack; decode something first")
     except BaseException:
-        _remove(folder / name for name in final)
+        for name in final:
+            (folder / name).unlink(missing_ok=True)
         raise
     _publish(folder, manifest)  # from here on the new pack is read
     # No manifest names the final names now: they come to mean the new files too, then the manifest says so.
@@ -112,8 +112,9 @@ def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, tr
     manifest = {cell_id: {**meta, "file": final[meta["file"]]} for cell_id, meta in manifest.items()}
     target = _publish(folder, manifest)
     named = {meta["file"] for meta in manifest.values()}
-    files = [path for pattern in ("*.parquet", f"*.parquet{TEMPORARY}") for path in folder.glob(pattern)]
-    _remove(path for path in files if path.name not in named)
+    for path in [*folder.glob("*.parquet"), *folder.glob(".manifest.json.*.tmp"), *folder.glob("*.parquet.tmp")]:
+        if path.name not in named:
+            path.unlink()
     return target
 
 
@@ -130,18 +131,15 @@ def _publish(folder: Path, manifest: Mapping[str, Mapping]) -> Path:
         lines.append(f"{json.dumps(cell_id)}: {json.dumps(meta, separators=(',', ':'))}")
     head = json.dumps(places, separators=(",", ":"))
     target = folder / "manifest.json"
-    temporary = target.with_name(target.name + TEMPORARY)
-    temporary.write_text(f'{{"places": {head},\n"cells": {{\n' + ",\n".join(lines) + "\n}}\n")
-    sync(temporary)
     sync(folder)  # the names of the Parquet files, before the manifest's
-    os.replace(temporary, target)
+    replace(target, f'{{"places": {head},\n"cells": {{\n' + ",\n".join(lines) + "\n}}\n")
     sync(folder)
     return target
 
 
 def _alias(staged: Path, path: Path) -> None:
     """Makes ``path`` another name of a file, or a copy of it where the file system has no such links."""
-    temporary = path.with_name(path.name + TEMPORARY)
+    temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     try:
         os.link(staged, temporary)
@@ -149,11 +147,6 @@ def _alias(staged: Path, path: Path) -> None:
         shutil.copy2(staged, temporary)
         sync(temporary)
     os.replace(temporary, path)
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    for path in list(paths):
-        path.unlink(missing_ok=True)
 
 
 def _alike(left: pd.DataFrame, right: pd.DataFrame) -> bool:
@@ -194,14 +187,14 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
         seconds=[t if slots == 1 else float(f"{t:.1e}") for t, slots in times],  # all that a shared batch's clock knows
         **{name: table[name].fillna("plain") for name in EXTRA if name in table},
     )
-    kinds = dict.fromkeys(WHOLE, pa.int32()) | dict.fromkeys(("seconds", "score"), pa.float32())
+    kinds = {"i": pa.int32(), "f": pa.float32()}
     columns = {}
     for name in (*FIELDS, *EXTRA, *(f"trace_{name}" for name in TRACE if traces)):
         if name in lists and name in table:
             values = [np.asarray(v, lists[name]) if isinstance(v, (list, np.ndarray)) else None for v in table[name]]
             columns[name] = pa.array(values, pa.list_(pa.from_numpy_dtype(lists[name])))
         elif name in table:
-            columns[name] = pa.array(list(table[name]), kinds.get(name))
+            columns[name] = pa.array(list(table[name]), kinds.get(table[name].dtype.kind))
     words = ["cell", "doc_id", "prompt_hash", *(n for n in EXTRA if n in columns)]
     pq.write_table(
         pa.table(columns), path, compression="brotli", compression_level=11, use_dictionary=words,

@@ -1,4 +1,4 @@
-"""Writing side of the record store (`records.py` says how a store is laid out).
+"""Writing side of the record store (`cells.py` says how a store is laid out).
 
 Several hosts may share a store on a file system whose locks and appends are coherent between them.
 """
@@ -61,11 +61,9 @@ def replace(path: Path, text: str) -> None:
 
 
 class Writer:
-    """Claims and appends the samples of one cell; use as a context manager.
+    """Claims and appends the samples of one cell in a store; use as a context manager.
 
     Args:
-        folder: the store.
-        cell: the configuration.
         prompts: prompt hash of every document of the split, in the split's order.
         environment: `versions` and `hardware` of this process, for `<cell>.json`.
     """

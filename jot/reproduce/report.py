@@ -117,8 +117,10 @@ class Folder:
         for tag in soup(True):
             for name in [name for name in tag.attrs if name.lower().startswith("on")]:
                 del tag[name]
-        for tag in soup.select("a[href], img[src]"):
+        for tag in soup(["a", "img"]):
             name = "href" if tag.name == "a" else "src"
+            if name not in tag.attrs:
+                continue
             target = self._target(tag[name], base, depth)
             if target is None or (name == "src" and urlsplit(target).scheme in ("http", "https")):
                 if name == "src":

@@ -429,4 +429,4 @@ def evaluate(
                 missing = [doc_id for doc_id in missing if doc_id not in writer.done]
                 bar.n = len(wanted) - len(missing)
         frame = to_frame([writer.done[doc_id] for doc_id in wanted])
-    return Summary(cell.id, Recorded(writer.meta, frame), decoded)
+    return Summary(cell.id, Recorded(writer.meta, lambda: frame), decoded)

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,29 +29,29 @@ class Task:
         name: of the lm-eval task.
         summary: one line for `jot tasks`.
         length: generated tokens, which is also the number of configured steps.
-        splits: names of its splits, the default first.
         metric: the lm-eval metric that is the score; None for a task without one.
         subject: the field by which `limit` is stratified.
         chat: whether prompts go through the model's chat template.
         prompt_tokens: the prompt is cut to its first so many tokens.
-        executes: whether scoring runs generated code.
-        needs_flag: whether that takes the user's explicit consent.
-        files: file per split below a local data folder.
+        needs_flag: whether scoring runs code that takes the user's explicit consent.
+        files: the file of each split below a local data folder, the default split first.
         hub: dataset on the hub as (path, configuration); None for the packaged tasks.
     """
 
     name: str
     summary: str
     length: int
-    splits: tuple[str, ...]
-    files: tuple[str, ...]
+    files: Mapping[str, str]
     metric: str | None = "exact_match"
     subject: str | None = None
     chat: bool = True
     prompt_tokens: int | None = None
-    executes: bool = False
     needs_flag: bool = False
     hub: tuple[str, str | None] | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.files)
 
     @property
     def packaged(self) -> bool:
@@ -58,10 +59,8 @@ class Task:
 
 
 def _pocket(name: str, summary: str, length: int, fresh: tuple[str, ...] = (), **extra) -> Task:
-    splits = ("test", "dev", *fresh)
-    return Task(
-        f"pocket_{name}", summary, length, splits, tuple(f"pocket_{name}/{s}.jsonl.gz" for s in splits), **extra
-    )
+    files = {split: f"pocket_{name}/{split}.jsonl.gz" for split in ("test", "dev", *fresh)}
+    return Task(f"pocket_{name}", summary, length, files, **extra)
 
 
 TASKS: dict[str, Task] = {
@@ -71,20 +70,20 @@ TASKS: dict[str, Task] = {
         _pocket("mmlu", "four-option questions over several subjects", 3, ("calibration",), subject="subject"),
         _pocket("hellaswag", "four endings, one sensible", 5, ("calibration",)),
         _pocket("humaneval", "specification to Python function, hidden tests", 128, ("confirm", "calibration"),
-                metric="pass@1", executes=True),
+                metric="pass@1"),
         *(_pocket(f"worksheet_{length}", f"short problems in a row whose answers fill {length} tokens", length)
           for length in (256, 512, 1024, 2048)),
         _pocket("prose", "continuation of presidential prose, no score", 128, metric=None, chat=False,
                 prompt_tokens=64),
-        Task("gsm8k", "GSM8K, zero-shot chain of thought", 256, ("test", "train"),
-             ("gsm8k_test.jsonl.gz", "gsm8k_train.jsonl.gz"), hub=("openai/gsm8k", "main")),
-        Task("mmlu", "MMLU, generative, 57 subjects", 3, ("test", "dev"),
-             ("mmlu_test.jsonl.gz", "mmlu_dev.jsonl.gz"), subject="subject", hub=("cais/mmlu", "all")),
-        Task("hellaswag", "HellaSwag, generative", 5, ("validation",),
-             ("hellaswag_val.jsonl.gz",), hub=("Rowan/hellaswag", None)),
-        Task("humaneval", "HumanEval, instruct", 512, ("test",), ("humaneval.jsonl.gz",), metric="pass@1",
-             executes=True, needs_flag=True, hub=("openai/openai_humaneval", None)),
-        Task("c4", "continuation of web text (C4), no score", 256, ("validation",), ("c4_val.jsonl.gz",), metric=None,
+        Task("gsm8k", "GSM8K, zero-shot chain of thought", 256,
+             {"test": "gsm8k_test.jsonl.gz", "train": "gsm8k_train.jsonl.gz"}, hub=("openai/gsm8k", "main")),
+        Task("mmlu", "MMLU, generative, 57 subjects", 3,
+             {"test": "mmlu_test.jsonl.gz", "dev": "mmlu_dev.jsonl.gz"}, subject="subject", hub=("cais/mmlu", "all")),
+        Task("hellaswag", "HellaSwag, generative", 5, {"validation": "hellaswag_val.jsonl.gz"},
+             hub=("Rowan/hellaswag", None)),
+        Task("humaneval", "HumanEval, instruct", 512, {"test": "humaneval.jsonl.gz"}, metric="pass@1",
+             needs_flag=True, hub=("openai/openai_humaneval", None)),
+        Task("c4", "continuation of web text (C4), no score", 256, {"validation": "c4_val.jsonl.gz"}, metric=None,
              chat=False, prompt_tokens=128, hub=("allenai/c4", "en")),
     )
 }  # fmt: skip
@@ -113,7 +112,7 @@ def split_file(task: Task, split: str | None, data: str | os.PathLike | None) ->
     if data is None and not task.packaged:
         return split, None
     home = Path(os.environ.get("JOT_HOME") or FOLDER.parents[1])
-    folder, file = home / "data" / "tasks" if data is None else Path(data), task.files[task.splits.index(split)]
+    folder, file = home / "data" / "tasks" if data is None else Path(data), task.files[split]
     path = folder if folder.is_file() else folder / file
     if not path.is_file() and not task.packaged:  # as the original release or the hub's repository name it
         stem = re.escape(Path(file).name.split(".")[0])

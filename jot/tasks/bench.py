@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Sequence
-from contextlib import contextmanager
 
 from lm_eval.tasks import TaskManager
 
@@ -14,22 +12,11 @@ from jot import tasks
 from jot.models.base import DiffusionModel
 from jot.tasks import text
 from jot.tasks.extract import cut
+from jot.tasks.functions import quiet
 
 
 def _hash(ids: Sequence[int]) -> str:
     return hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()[:16]
-
-
-@contextmanager
-def _quiet():
-    """lm-eval without its notes on custom datasets."""
-    logger = logging.getLogger("lm_eval")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 class Bench:
@@ -37,7 +24,7 @@ class Bench:
 
     def __init__(self, model: DiffusionModel, task: tasks.Task, split: str, data: str | os.PathLike | None) -> None:
         where = {"split": split, "data": None if data is None else os.fspath(data)}
-        with _quiet():
+        with quiet("lm_eval"):  # without its notes on custom datasets
             manager = TaskManager(include_path=str(tasks.FOLDER), include_defaults=False, metadata=where)
             self.task = manager.load([task.name])["tasks"][task.name]
         self.docs = {doc["id"]: doc for doc in self.task.eval_docs}

@@ -16,6 +16,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "humaneval": {"entry_point": "text", "prompt": "text", "canonical_solution": "text", "test": "text"},
     "prose": {"text": "text"},
     **dict.fromkeys((f"worksheet_{n}" for n in (256, 512, 1024, 2048)), {"question": "text", "finals": "numbers"}),
+    "c4": {"text": "text"},
 }
 WORDS = {
     "text": "text", "options": "a list of four texts", "choice": "a number from 0 to 3",
@@ -40,16 +41,16 @@ def check(task: str, rows: Iterable[object], source: object) -> Sequence[Mapping
         UserError: one has not; it is named by its line.
     """
     rows, seen = list(rows), set()
-    wanted = FIELDS.get(task.removeprefix("pocket_"))
+    wanted = {"id": "text", **FIELDS[task.removeprefix("pocket_")]}
     for line, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise UserError(f"line {line} of {source} is no document of {task} but {reprlib.repr(row)}; correct it")
-        for name, kind in {"id": "text", **wanted}.items() if wanted else ():
+        for name, kind in wanted.items():
             if not _fits(row.get(name), kind):
                 found = reprlib.repr(row[name]) if name in row else "missing"
                 words = WORDS[kind] + " in UTF-8" * (kind == "text" and isinstance(row.get(name), str))
                 raise UserError(f"line {line} of {source}: {name} must be {words}, it is {found}; correct it")
-        if wanted and (row["id"] in seen or seen.add(row["id"])):
+        if row["id"] in seen or seen.add(row["id"]):
             raise UserError(f"line {line} of {source} repeats the id {row['id']!r}; give each document its own")
     if not rows:
         raise UserError(f"{source} holds no documents; fetch it again")

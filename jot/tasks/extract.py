@@ -1,9 +1,9 @@
 """Answers out of generated text: pure functions of strings that never raise.
 
-Each function takes the raw text of a completion and returns a canonical string, `""` where no answer is
-written.
+Each takes the raw text of a completion and returns a canonical string, `""` where no answer is written.
 """
 
+import decimal
 import re
 import warnings
 from fractions import Fraction
@@ -12,9 +12,13 @@ END_MARKS = ("<|eot_id|>", "<|endoftext|>", "<|im_end|>", "</s>")
 
 _SPACES = re.compile(r"\\[,;:! ]|\\q?quad|[\u00a0\u2009\u202f]|(?<=\d)\{,\}(?=\d)")
 _NUMBER = re.compile(r"(?<![\w.)\]])-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)|\d[\d,]*(?:\.\d+)?")
-_LATEX_FRACTION = re.compile(r"(-?)\\[dt]?frac\s*\{\s*(-?\d[\d,]*)\s*\}\s*\{\s*(-?\d[\d,]*)\s*\}")
-_PLAIN_FRACTION = re.compile(r"(?<![\w.)\]/])(-?)(?:(\d+)\s+)?(\d[\d,]*)\s*/\s*(\d[\d,]*)(?![\d/]|\.\d)")
-_MIXED = re.compile(r"(-?)(\d[\d,]*)\s*\\[dt]?frac\s*\{\s*(\d[\d,]*)\s*\}\s*\{\s*(\d[\d,]*)\s*\}")
+# Each has the groups sign, whole, top and bottom; what a reading has not is empty.
+_FRACTIONS = [
+    re.compile(r"(-?)(\d[\d,]*)\s*\\[dt]?frac\s*\{\s*(\d[\d,]*)\s*\}\s*\{\s*(\d[\d,]*)\s*\}"),
+    re.compile(r"(-?)()\\[dt]?frac\s*\{\s*(-?\d[\d,]*)\s*\}\s*\{\s*(-?\d[\d,]*)\s*\}"),
+    re.compile(r"(?<![\w.)\]/])(-?)(?:(\d+)\s+)?(\d[\d,]*)\s*/\s*(\d[\d,]*)(?![\d/]|\.\d)"),
+]
+_MOST_DIGITS = 400  # beyond this int() is slow and the text is degenerate
 _BOX = re.compile(r"\\?\b(?:boxed|fbox)\s*\{")
 # Characters, and boxes from the end: enough for answers, quick on degenerate text.
 _LONGEST_BOX, _MOST_BOXES = 400, 50
@@ -33,26 +37,19 @@ def cut(text: str, until: list[str] | tuple[str, ...] = ()) -> str:
 
 
 def _canonical(value: Fraction) -> str:
-    if value.denominator == 1:
-        return str(value.numerator)
-    rest = value.denominator
-    for prime in (2, 5):
-        while rest % prime == 0:
-            rest //= prime
-    if rest != 1:
-        return f"{value.numerator}/{value.denominator}"
-    digits = 0
-    while (value * 10**digits).denominator != 1:
-        digits += 1
-    whole = str(abs(value.numerator * 10**digits // value.denominator)).rjust(digits + 1, "0")
-    return ("-" if value < 0 else "") + whole[:-digits] + "." + whole[-digits:]
+    try:
+        with decimal.localcontext(prec=4 * _MOST_DIGITS, traps=[decimal.Inexact]):
+            return f"{decimal.Decimal(value.numerator) / value.denominator:f}"
+    except decimal.Inexact:
+        return str(value)
 
 
-def _fraction(sign: str, whole: str | None, top: str, bottom: str) -> Fraction | None:
-    above, below = int(top.replace(",", "")), int(bottom.replace(",", ""))
-    if below == 0:
+def _fraction(match: re.Match[str]) -> Fraction | None:
+    sign, *parts = match.groups()
+    digits = [(part or "0").replace(",", "") for part in parts]
+    if max(map(len, digits)) > _MOST_DIGITS or int(digits[2]) == 0:
         return None
-    value = int((whole or "0").replace(",", "")) + Fraction(above, below)
+    value = int(digits[0]) + Fraction(int(digits[1]), int(digits[2]))
     return -value if sign else value
 
 
@@ -60,17 +57,14 @@ def _values(text: str) -> list[tuple[int, Fraction]]:
     """Every number of `text` as (offset, value); a fraction counts as one number."""
     text = text.replace("\u2212", "-").replace("\u2013", "-")
     found: list[tuple[int, Fraction]] = []
-    for pattern, parts in ((_MIXED, 4), (_LATEX_FRACTION, 3), (_PLAIN_FRACTION, 4)):
+    for pattern in _FRACTIONS:
         for match in list(pattern.finditer(text)):
-            groups = match.groups()
-            sign, whole, top, bottom = groups if parts == 4 else (groups[0], None, *groups[1:])
-            value = _fraction(sign, whole, top, bottom)
-            if value is not None:
+            if (value := _fraction(match)) is not None:
                 found.append((match.start(), value))
-                text = text[: match.start()] + "x" * (match.end() - match.start()) + text[match.end() :]
+                text = text[: match.start()] + "x" * len(match[0]) + text[match.end() :]
     for match in _NUMBER.finditer(text):
-        digits = match.group().replace(",", "")
-        if len(digits) <= 400:  # beyond this int() is slow and the text is degenerate
+        digits = match[0].replace(",", "")
+        if len(digits) <= _MOST_DIGITS:
             found.append((match.start(), Fraction(digits)))
     return sorted(found)
 
@@ -89,17 +83,14 @@ def number(text: str, which: int = 0) -> str:
 
 
 def boxed(text: str) -> list[str]:
-    r"""Contents of every `\boxed{...}`, in order, braces balanced; an unclosed box ends with its line or at a
-    tag.
-    """
+    r"""Contents of every `\boxed{...}`, in order, braces balanced; an unclosed box ends with its line or at a tag."""
     contents = []
     for match in list(_BOX.finditer(text))[-_MOST_BOXES:]:
         depth, end, last = 1, match.end(), min(len(text), match.end() + _LONGEST_BOX)
         while end < last and depth:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             end += 1
-        content = text[match.end() : end - 1] if depth == 0 else re.split(r"[\n<]", text[match.end() : last])[0]
-        contents.append(content)
+        contents.append(text[match.end() : end - 1] if depth == 0 else re.split(r"[\n<]", text[match.end() : last])[0])
     return contents
 
 
@@ -119,13 +110,13 @@ def gsm8k(text: str, equations: bool = False) -> str:
 
 
 def worksheet(text: str, problems: int) -> str:
-    """Final numbers of numbered answers, one a line as in `3: 4 + 5 = 9. Ann has 9 pens.`, parted by spaces; `-` where
-    there is none, the first where a number comes twice.
+    """Final numbers of numbered answers, the last of a line as in `3: Ann 4 + 5 = 9.`, parted by spaces; `-` where
+    there is none, the first where a problem is answered twice.
     """
-    found: dict[int, str] = {}
-    for label, final in re.findall(r"^ *(\d{1,4}):.*\bhas (\d{1,9})\b", cut(text), re.MULTILINE):
-        found.setdefault(int(label), str(int(final)))
-    return " ".join(found.get(i, "-") for i in range(1, problems + 1))
+    found: dict[str, str] = {}
+    for label, final in re.findall(r"^ *(\d{1,4}):.*?(\d{1,9})\D*$", cut(text), re.MULTILINE):
+        found.setdefault(label, final)
+    return " ".join(found.get(str(i), "-") for i in range(1, problems + 1))
 
 
 def same_number(left: str, right: str) -> bool:
@@ -144,10 +135,9 @@ _ALONE = re.compile(r"(?<![A-Za-z0-9'])[(\[\"'*]*([A-Z])(?![A-Za-z0-9'])")
 _LOWER = re.compile(r"^[\s(\[\"'*`]*([a-z])[\s)\]\"'*`.:,]*$")
 
 
-def letter(text: str, letters: str = "ABCD") -> str:
-    """The chosen option of a multiple-choice answer: a leading letter ("B", "(B)", "D. text"), else a stated
-    one ("the answer is B"), else the first letter that stands alone. The article "A" in a sentence is no
-    option.
+def letter(text: str) -> str:
+    """The chosen option of a multiple-choice answer: a leading letter ("B", "(B)", "D. text"), else a stated one
+    ("the answer is B"), else the first letter that stands alone. The article "A" in a sentence is no option.
     """
     text = cut(text)
     article = re.compile(r"\s+[a-z]")
@@ -161,7 +151,7 @@ def letter(text: str, letters: str = "ABCD") -> str:
             # After "the answer is" the article would be a small one; elsewhere it may open a sentence.
             doubtful = match.group(1) == ("a" if pattern is _STATED else "A")
             is_article = doubtful and article.match(text, match.end(1))
-            if choice in letters and not is_article:
+            if choice in "ABCD" and not is_article:
                 return choice
     return ""
 
@@ -215,9 +205,7 @@ def _indents(code: str) -> list[str]:
 
 
 def _definition(code: str, entry_point: str) -> str | None:
-    """A full definition of `entry_point` inside `code`, with the imports and helpers before it, without
-    prose.
-    """
+    """A full definition of `entry_point` inside `code`, with the imports and helpers before it, without prose."""
     match = _defines(entry_point).search(code)
     if not match:
         return None
@@ -232,12 +220,10 @@ def _definition(code: str, entry_point: str) -> str | None:
 
 
 def code(text: str, prompt: str = "", entry_point: str = "") -> str:
-    """The completion to append to `prompt` (signature and docstring) so that the whole is the answered
-    program.
+    """The completion to append to `prompt` (signature and docstring) so that the whole is the answered program.
 
-    Markdown fences (closed or not), prose around the code and a repeated prompt are removed; a body that lost
-    its indentation gets it back. Text that cannot be made to parse is returned nearly as it stands, and then
-    fails.
+    Markdown fences (closed or not), prose around the code and a repeated prompt are removed; a body that lost its
+    indentation gets it back. Text that cannot be made to parse is returned nearly as it stands, and then fails.
     """
     source = _unfence(cut(text).replace("\r\n", "\n"), prompt, entry_point)
     repeated = _definition(source, entry_point) if entry_point else None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
-from jot.errors import UserError, is_text
+from jot.errors import UserError
 from jot.tasks import extract, get, read_jsonl, sandbox, split_file
 from jot.tasks.documents import FIELDS, check
 from jot.tasks.prompts import LETTERS, options
@@ -37,29 +39,37 @@ def load(name: str, split: str | None = None, data: str | None = None, **_) -> d
     source = path or task.hub[0]
     rows = read_jsonl(path) if path else _from_hub(name, split)
     docs = check(name, rows if task.packaged else _documents(name, rows, split), source)
-    return {"test": Documents(_whole(docs, source) if name == "c4" else docs)}
+    return {"test": Documents(_long(docs, source) if name == "c4" else docs)}
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """A logger's errors alone."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _from_hub(name: str, split: str) -> list[dict]:
     import datasets
 
     path, configuration = get(name).hub
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # the one sentence below says it all
     try:
-        if name == "c4":  # the first of eight files; asking for the split would fetch the training files too
-            part = {split: f"{configuration}/c4-{split}.00000-of-00008.json.gz"}
-            return list(datasets.load_dataset(path, data_files=part, split=split))
-        return list(datasets.load_dataset(path, configuration, split=split))
+        with quiet("huggingface_hub"):  # the one sentence below says it all
+            if name == "c4":  # the first of eight files; asking for the split would fetch the training files too
+                part = {split: f"{configuration}/c4-{split}.00000-of-00008.json.gz"}
+                return list(datasets.load_dataset(path, data_files=part, split=split))
+            return list(datasets.load_dataset(path, configuration, split=split))
     except Exception as error:  # the hub and datasets raise many unrelated types
-        file = get(name).files[get(name).splits.index(split)]
+        file = get(name).files[split]
         raise UserError(
             f"cannot get {path} from the hub ({type(error).__name__}); check the network, or give a folder "
             f"that holds {file} with --data (jot lm-eval: --metadata data=FOLDER)"
         ) from error
-    finally:
-        logger.setLevel(level)
 
 
 def _clean(text: object) -> object:
@@ -74,19 +84,20 @@ def _documents(name: str, rows: Iterable[object], split: str) -> list[object]:
     """The documents of rows as a benchmark publishes them; a row that has an id lacks GSM8K's ``final`` at most."""
     docs, seen = [], Counter()
     for row in rows:
-        if isinstance(row, Mapping) and "id" not in row and name != "c4":
+        if isinstance(row, Mapping):
             subject = f"{row.get('subject')}/" if name == "mmlu" else ""
-            place = f"{name}/{'val' if name == 'hellaswag' else split}/{subject}"
-            row = {"id": row.get("task_id", f"{place}{seen[subject]}"), **row}
+            place = f"{name}/{'val' if name == 'hellaswag' else split}/{subject}{seen[subject]}"
             seen[subject] += 1
-            if name == "hellaswag":
-                row |= {field: _clean(row.get(field)) for field in ("activity_label", "ctx", "endings")}
-                label = row.get("label")
-                row["label"] = int(label) if label in ("0", "1", "2", "3") else label  # text on the hub
-            row = {field: row[field] for field in ("id", *FIELDS[name]) if field in row}
-        if name == "gsm8k" and isinstance(row, Mapping) and isinstance(row.get("answer"), str):
-            _, marked, final = row["answer"].rpartition("####")
-            row = {"final": final.strip().replace(",", "") if marked else "", **row}
+            if "id" not in row:
+                row = {"id": row.get("task_id", place), **row}
+                if name == "hellaswag":
+                    row |= {field: _clean(row.get(field)) for field in ("activity_label", "ctx", "endings")}
+                    label = row.get("label")
+                    row["label"] = int(label) if label in ("0", "1", "2", "3") else label  # text on the hub
+                row = {field: row[field] for field in ("id", *FIELDS[name]) if field in row}
+            if name == "gsm8k" and isinstance(row.get("answer"), str):
+                _, marked, final = row["answer"].rpartition("####")
+                row = {"final": final.strip().replace(",", "") if marked else "", **row}
         docs.append(row)
     return docs
 
@@ -94,19 +105,12 @@ def _documents(name: str, rows: Iterable[object], split: str) -> list[object]:
 C4_WORDS, C4_DOCUMENTS = 384, 2000  # a word is a token at least: 128 of prompt and 256 of reference; the most taken
 
 
-def _whole(rows: Iterable[Mapping], source: object) -> list[dict]:
-    """The first `C4_DOCUMENTS` texts that are long enough for a prompt and its true continuation, each with an id."""
-    docs = []
-    for i, row in enumerate(rows):
-        if not is_text(row.get("text")) or not is_text(str(row.get("id"))):
-            raise UserError(f"row {i + 1} of {source} has no text in UTF-8; give JSON Lines with a field `text`")
-        if len(row["text"].split()) >= C4_WORDS:
-            docs.append({"id": str(row.get("id", f"c4/validation/{i}")), "text": row["text"]})
-        if len(docs) == C4_DOCUMENTS:
-            break
-    if not docs:
+def _long(docs: Iterable[Mapping], source: object) -> list[Mapping]:
+    """The first `C4_DOCUMENTS` texts that are long enough for a prompt and its true continuation."""
+    found = list(itertools.islice((doc for doc in docs if len(doc["text"].split()) >= C4_WORDS), C4_DOCUMENTS))
+    if not found:
         raise UserError(f"no text in {source} has {C4_WORDS} words, for prompt and continuation; give longer ones")
-    return docs
+    return found
 
 
 # ---------------------------------------------------------------- prompts
@@ -185,7 +189,7 @@ def programs(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
 
 
 def target_number(doc: Mapping) -> str:
-    return doc["final"]
+    return extract.number(doc["final"])
 
 
 def target_worksheet(doc: Mapping) -> str:
@@ -196,19 +200,11 @@ def target_letter(doc: Mapping) -> str:
     return LETTERS[doc["answer"] if "answer" in doc else doc["label"]]
 
 
-def score_number(doc: Mapping, results: list[str]) -> dict[str, float]:
-    return {"exact_match": float(extract.same_number(results[0], doc["final"]))}
-
-
 def score_worksheet(doc: Mapping, results: list[str]) -> dict[str, float]:
     """The share of the problems that are right."""
     finals = doc["finals"]
     right = sum(given == final for given, final in zip(results[0].split(), finals, strict=True))
     return {"exact_match": right / len(finals)}
-
-
-def score_letter(doc: Mapping, results: list[str]) -> dict[str, float]:
-    return {"exact_match": float(results[0] == target_letter(doc))}
 
 
 def score_program(doc: Mapping, results: list[str]) -> dict[str, float]:
