@@ -67,6 +67,7 @@ LOOKS = {
     "localleap": Look("P", COLORS["vermillion"]),
     "credit": Look("h", COLORS["yellow"]),
     "sched": Look("d", "#882255"),
+    "sched-bar": Look("d", "#882255", hollow=True, line=":"),
     "prophet-answer": Look("D", COLORS["purple"], hollow=True, line=":"),
     "klass-ported": Look("v", COLORS["sky"], hollow=True, line=":"),
     "fastdllm-nocache": Look("X", COLORS["orange"], hollow=True, line=":"),
