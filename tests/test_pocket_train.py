@@ -14,7 +14,7 @@ import tiny
 import torch
 from pocket import rows, splits, stream, train
 from pocket.muon import Muon, orthogonalize
-from pocket.recipe import Recipe, network
+from pocket.recipe import SIZES, Recipe, network
 from pocket.tokenizer import ASSISTANT, EOS, LENGTHS, MASK, USER, encode_batch
 from safetensors.torch import load_file
 
@@ -346,7 +346,24 @@ def cut_off(monkeypatch, recipe: Recipe, out, at: int) -> None:
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(train, "network", tiny_network)
+    monkeypatch.setattr(Recipe, "network", lambda self: tiny_network(self.family))
+
+
+def test_a_run_that_diverges_ends_before_its_snapshot_is_lost(small, monkeypatch, tmp_path):
+    loss = train.diffusion_loss
+    monkeypatch.setattr(train, "diffusion_loss", lambda *given: loss(*given) * torch.nan)
+    monkeypatch.setattr(train, "LOGGED", 2)
+    with pytest.raises(SystemExit, match="llada 0 diverged by step 2; .*lr"):
+        run(TINY, tmp_path, snapshot_every=0.0, evaluations=0)
+
+
+def test_the_sizes_keep_the_proportions():
+    for (name, (hidden, layers, heads)), low in zip(SIZES.items(), (0.8, 2, 4.5, 9, 18), strict=True):
+        shape = dict(hidden=hidden, layers=layers, heads=heads)
+        llada, dream = (network(family, **shape) for family in ("llada", "dream"))
+        counts = [sum(p.numel() for p in model.parameters()) / 1e6 for model in (llada, dream)]
+        assert all(low < count < 1.3 * low for count in counts), (name, counts)
+        assert hidden % (8 * heads) == 0 and heads % 2 == 0
 
 
 def test_a_run_that_was_cut_off_ends_with_the_same_weights(small, monkeypatch, tmp_path, capsys):

@@ -43,7 +43,7 @@ class LongRecipe(Recipe):
     batch_whole: int = 16
     batch_double: int = 8
     choice_all: float = 0.0
-    hidden: int = 128
+    hidden: int = 128  # of a network small enough that the pair takes 5 MB
     layers: int = 5
     inner: int = 384
     heads: int = 4

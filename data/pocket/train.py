@@ -115,6 +115,7 @@ class Pass:
 
 # ---- training ----------------------------------------------------------------------------------------------
 
+LOGGED = 200  # steps whose mean loss is printed
 OPENING = 400  # steps after which a run with a time limit knows how many it can do
 
 
@@ -225,8 +226,10 @@ def train(
             for opt in opts:
                 opt.step()
             step += 1
-            if step % 200 == 0:
-                losses = " ".join(f"{value:.4f}" for value in (running / 200).tolist())
+            if step % LOGGED == 0:
+                if not running.isfinite().all():
+                    raise SystemExit(f"{recipe.family} {recipe.seed} diverged by step {step}; train with a lower --lr")
+                losses = " ".join(f"{value:.4f}" for value in (running / LOGGED).tolist())
                 running.zero_()
                 now = time.perf_counter() - begun
                 spent = f"{now:.0f} s, waited {waited:.0f} s"
