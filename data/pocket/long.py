@@ -24,7 +24,7 @@ from pocket.rows import Row
 
 COUNTS = {256: (1000, 1000), 512: (200, 1000), 1024: (100, 300), 2048: (50, 150)}  # (dev, test) of each length
 MEASURED = (256, 512)  # lengths that are decoded along the way; the longer ones would take their time from training
-MODELS = ("long-llada", "long-dream")
+MODELS = ("pocket-long-llada", "pocket-long-dream")
 VOCABULARY = 384  # the tokenizer has fewer; the rest pads the matrices
 ENTRIES = 1000  # more than the worksheets' language has merges for
 TEXTS = 20_000
@@ -51,7 +51,7 @@ class LongRecipe(Recipe):
 
     @property
     def tokenizer(self) -> str:
-        return f"long-{self.family}"
+        return f"pocket-long-{self.family}"
 
     def network(self):
         ids = special_ids()
