@@ -29,7 +29,7 @@ from tqdm.auto import tqdm
 
 from jot import __version__, tasks
 from jot.decode import decode_stream
-from jot.errors import MOST, Kind, UserError, destination
+from jot.errors import COUNT, Kind, UserError, destination
 from jot.models import load, resolve_device
 from jot.models.base import DiffusionModel
 from jot.records import TRACE, Cell, Recorded, take, to_frame
@@ -134,7 +134,7 @@ class JotLM(LM):
             Kind(float, optional=True).check(f"--gen_kwargs {name}", options.get(name))
         given = {**self.parameters, **{k: v for k, v in options.items() if k not in skipped}}
         method = str(given.pop("method", self.method))
-        lengths = [Kind(int, 1, MOST).read(name, given[name]) for name in LENGTHS if given.get(name) is not None]
+        lengths = [COUNT.read(name, given[name]) for name in LENGTHS if given.get(name) is not None]
         given = {k: v for k, v in given.items() if k not in IGNORED}
         if lengths:
             given.setdefault("length", lengths[0])
@@ -189,7 +189,7 @@ def _slots(batch_size) -> int:
     """Rows of the batch by lm-eval's ``--batch_size``."""
     if re.fullmatch("auto(:[0-9.]+)?", str(batch_size)):
         return 16
-    return Kind(int, 1, MOST).read("--batch_size", batch_size)
+    return COUNT.read("--batch_size", batch_size)
 
 
 def _output_types(asked: str | Mapping, index: Mapping) -> Iterator[tuple[object, str]]:
@@ -375,7 +375,7 @@ def evaluate(
     if bench_task.needs_flag and not allow_code_execution:
         raise UserError(f"{task} runs code that the model writes; consent with --allow-code-execution")
     take([], limit)
-    Kind(int, 1, MOST).check("slots", slots)
+    COUNT.check("slots", slots)
     name = method if isinstance(method, str) else rule_of(method).name
     chosen = settings.parse(method, parameters)
     if not isinstance(method, str) and (twice := chosen.keys() & {f.name for f in dataclasses.fields(method)}):
