@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
+from pocket.prompts import response_text
 
 from jot import tasks
 from jot.errors import UserError
@@ -22,7 +23,6 @@ from jot.runs.harness import JotLM, evaluate
 from jot.sampler.exits import ExitRule, FullDecoding, JoT
 from jot.tasks import functions
 from jot.tasks.bench import Bench
-from jot.tasks.prompts import response_text
 from jot.tasks.text import answer_ids, encode, render, to_text
 
 POCKET = [name for name, task in tasks.TASKS.items() if task.packaged and "worksheet" not in name]

@@ -1,0 +1,25 @@
+"""Prompt and reference response of a document, as the pair is trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from jot.tasks import prompts
+from jot.tasks.prompts import LETTERS
+
+RESPONSES: dict[str, Callable[[Mapping], str]] = {
+    "pocket_gsm8k": lambda doc: f" {doc['answer']}",
+    "pocket_mmlu": lambda doc: f" {LETTERS[doc['answer']]}",
+    "pocket_hellaswag": lambda doc: f" {LETTERS[doc['label']]}",
+    "pocket_humaneval": lambda doc: doc["canonical_solution"],
+}
+
+
+def prompt_text(task: str, doc: Mapping) -> str:
+    """The prompt of a document, without chat template; of `pocket_prose` the whole passage."""
+    return getattr(prompts, task)(doc)
+
+
+def response_text(task: str, doc: Mapping) -> str:
+    """The reference response; raises KeyError for `pocket_prose`, whose response is cut by tokens."""
+    return RESPONSES[task](doc)
