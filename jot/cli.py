@@ -191,9 +191,11 @@ def _evaluate(options: argparse.Namespace) -> None:
         print(f"  score     {100 * summary.score:.1f} % [{100 * low:.1f}, {100 * high:.1f}] (Wilson 95 %)")
     speedup, low, high = ratio_bootstrap(frame["configured_steps"].to_numpy(), frame["steps"].to_numpy())
     print(f"  speedup   {speedup:.2f}x [{low:.2f}, {high:.2f}] (ratio of step sums; bootstrap over documents)")
-    tokens, padding = summary.tokens_per_forward, summary.padding
-    print(f"            = {tokens:.2f} tokens a forward x {padding:.2f} length over tokens")
-    print(f"  seconds   {summary.seconds_per_sample:.3f} a sample, {frame['slots'].max()} at a time")
+    tokens, length = frame["tokens_non_eos"].sum(), frame["generated"].map(len).sum()
+    padding = length / tokens if tokens else math.inf
+    forwards = frame.filter(like="forwards_").sum(axis=None)
+    print(f"            = {tokens / forwards:.2f} tokens a forward x {padding:.2f} length over tokens")
+    print(f"  seconds   {frame['seconds'].mean():.3f} a sample, {frame['slots'].max()} at a time")
     print(f"  records   {options.store}/{summary.cell}.json")
 
 

@@ -33,8 +33,7 @@ class RMSNorm(nn.Module):
 def rope_table(length: int, head_dim: int, theta: float, device) -> Rope:
     """Cosine and sine of the rotary angles, each float32 ``[length, head_dim]`` (half-split layout).
 
-    Computed on demand: a buffer that is not in the checkpoint would be uninitialized memory after
-    a meta-device load.
+    No buffer holds them: one that no checkpoint has would be uninitialized after a load by way of the meta device.
     """
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
     angle = torch.outer(torch.arange(length, dtype=torch.float32, device=device), 1.0 / theta**exponent)
@@ -62,10 +61,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def linear_to(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x @ weight.T`` with the result in ``dtype``, without a rounded intermediate or a copy of the weight.
-
-    CUDA accumulates 16-bit products in float32 and can hand them out unrounded; elsewhere the weight
-    is widened a slice at a time.
+    """``x @ weight.T`` in ``dtype``, without a rounded intermediate: CUDA can hand out the float32 sums of 16-bit
+    products; elsewhere the weight is widened a slice at a time.
     """
     if weight.dtype.itemsize >= min(dtype.itemsize, 4):
         return F.linear(x.to(weight.dtype), weight).to(dtype)

@@ -79,9 +79,6 @@ def take(ids: Sequence[str], limit: int | None = None, subjects: Sequence[str] |
 
     With `subjects` (one per id) every prefix holds the subjects in nearly their proportions. The order
     depends on the ids alone, not on their given order.
-
-    Raises:
-        UserError: a limit below 1.
     """
     if limit is not None:
         COUNT.check("limit", limit)

@@ -34,11 +34,7 @@ def to_line(record: Mapping) -> bytes:
 
 
 def from_line(line: bytes) -> dict:
-    """The record on a line without its line feed.
-
-    Raises:
-        ValueError, RecursionError: no record, or a changed one.
-    """
+    """The record on a line without its line feed; a ValueError or RecursionError says that it is none, or changed."""
     found = _SUM.search(line)
     if not found or int(found[1], 16) != zlib.crc32(line[: found.start()]):
         raise ValueError("its checksum does not fit")
@@ -50,11 +46,7 @@ def from_line(line: bytes) -> dict:
 
 
 def parse(text: str) -> object:
-    """JSON that nests no deeper than metadata do.
-
-    Raises:
-        ValueError: no JSON, or deeper.
-    """
+    """JSON that nests no deeper than metadata do; else a ValueError."""
     try:
         content = json.loads(text)
     except RecursionError as error:
@@ -71,11 +63,7 @@ def parse(text: str) -> object:
 
 
 def check(value: object, kinds: Mapping[str, type]) -> None:
-    """Passes a mapping that has these fields, and fields of fields, each of its kind.
-
-    Raises:
-        ValueError: one of them is not there, or of another kind.
-    """
+    """A ValueError unless it is a mapping that has these fields, and fields of fields, each of its kind."""
     if not isinstance(value, dict):
         raise ValueError("no mapping")
     for name, kind in kinds.items():

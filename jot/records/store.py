@@ -25,12 +25,7 @@ from jot.records.locks import ByteLocks
 
 
 def writable(folder: str | os.PathLike) -> Path:
-    """The store's folder, made if need be.
-
-    Raises:
-        UserError: it is an address or a file, nothing can be written there, or it holds packed records, which would
-            hide others.
-    """
+    """The store's folder, made if need be; one of packed records is refused, since they would hide others."""
     folder = destination("the store", folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

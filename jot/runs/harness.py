@@ -289,22 +289,6 @@ class Summary:
         """Configured over actual steps, a ratio of sums."""
         return float(self.frame["configured_steps"].sum() / self.frame["steps"].sum())
 
-    @property
-    def tokens_per_forward(self) -> float:
-        """Tokens before the end of the answer, per forward pass."""
-        forwards = self.frame[["forwards_full", "forwards_suffix", "forwards_block"]].to_numpy().sum()
-        return float(self.frame["tokens_non_eos"].sum() / forwards)
-
-    @property
-    def padding(self) -> float:
-        """Generated length over tokens before the end of the answer; infinite if every answer is empty."""
-        tokens = self.frame["tokens_non_eos"].sum()
-        return float(self.frame["generated"].map(len).sum() / tokens) if tokens else math.inf
-
-    @property
-    def seconds_per_sample(self) -> float:
-        return float(self.frame["seconds"].mean())
-
 
 def _trace(trace: Trace) -> dict[str, list]:
     def numbers(values) -> list:

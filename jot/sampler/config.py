@@ -92,11 +92,7 @@ class DecodeConfig:
         return cls(**{**parameters, **lists})
 
     def resolve(self, model: DiffusionModel | type[DiffusionModel]) -> DecodeConfig:
-        """This configuration with every default filled in, checked against the model.
-
-        Raises:
-            UserError: a value out of range, or steps and length that do not divide into blocks.
-        """
+        """This configuration with every default filled in, checked against the model."""
         if not hasattr(model, "decode_defaults"):
             raise UserError(f"model={model!r} must be a model; load it with jot.load")
         filled = {k: v for k, v in model.decode_defaults.items() if getattr(self, k) is None}

@@ -90,22 +90,14 @@ TASKS: dict[str, Task] = {
 
 
 def get(name: str) -> Task:
-    """The task of that name.
-
-    Raises:
-        UserError: there is none; the closest name is suggested.
-    """
+    """The task of that name."""
     if name in TASKS:
         return TASKS[name]
     raise UserError(f"unknown task {name!r}{closest(str(name), TASKS)}")
 
 
 def split_file(task: Task, split: str | None, data: str | os.PathLike | None) -> tuple[str, Path | None]:
-    """The resolved split and the file that holds it, None where the hub does.
-
-    Raises:
-        UserError: no such split, or no such file in the folder.
-    """
+    """The resolved split and the file that holds it, None where the hub does."""
     split = split or task.splits[0]
     if split not in task.splits:
         raise UserError(f"{task.name} has no split {split!r}; use {' or '.join(task.splits)}")
@@ -133,11 +125,7 @@ def split_file(task: Task, split: str | None, data: str | os.PathLike | None) ->
 
 
 def read_jsonl(path: Path) -> list[dict]:
-    """Rows of a JSON Lines file, gzip-compressed or not, or of a Parquet file, whatever its name.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Rows of a JSON Lines file, gzip-compressed or not, or of a Parquet file, whatever its name."""
     try:
         with path.open("rb") as file:
             begin = file.read(4)
