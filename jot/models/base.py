@@ -230,12 +230,3 @@ class DiffusionModel(PreTrainedModel):
         """Unshifted logits of every row in the model's dtype, as the public modeling code returns them."""
         key_mask = None if attention_mask is None else attention_mask.bool()
         return MaskedLMOutput(logits=F.linear(self.hidden(input_ids, key_mask), self.head))
-
-    def _init_weights(self, module: nn.Module) -> None:
-        std = getattr(self.config, "initializer_range", 0.02)
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=std)
-            if getattr(module, "bias", None) is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, RMSNorm):
-            nn.init.ones_(module.weight)
