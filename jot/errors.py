@@ -49,23 +49,15 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value may be.
+    """What a value may be."""
 
-    Attributes:
-        of: bool, int, float or str; object is anything.
-        low, high: bounds of a number, themselves excluded where ``open``.
-        names: the texts that there are, if not any.
-        optional: None will do.
-        many: it is a list of such values.
-    """
-
-    of: type = object
+    of: type = object  # bool, int, float or str; object is anything
     low: float = -math.inf
     high: float = math.inf
-    open: bool = False
-    names: Iterable[str] = ()
-    optional: bool = False
-    many: bool = False
+    open: bool = False  # the bounds themselves are excluded
+    names: Iterable[str] = ()  # the texts that there are, if not any
+    optional: bool = False  # None will do
+    many: bool = False  # it is a list of such values
 
     def fits(self, value: object) -> bool:
         if value is None or self.of is object:
