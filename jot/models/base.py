@@ -111,20 +111,14 @@ class Block(nn.Module):
 class DiffusionModel(PreTrainedModel):
     """A mask predictor: hidden states for a canvas, logits for the rows that are asked for.
 
-    ``jot.decode`` adds ``generate``. Subclasses make the modules and set:
-
-    Attributes:
-        family, decode_defaults: its name and the decoding parameters it is published with.
-        shift: how many rows to the left of a position its prediction lives.
-        wide_rope: rotate in float32 (``rope_full_precision``), not in the model's dtype.
-        places: where its embedding, layers, final norm and head are, by their names in a checkpoint.
+    ``jot.decode`` adds ``generate``. Subclasses make the modules and set what follows.
     """
 
     family: str
-    decode_defaults: dict
-    shift: int = 0
-    wide_rope: bool = False
-    places: dict[str, str]
+    decode_defaults: dict  # the decoding parameters it is published with
+    shift: int = 0  # how many rows to the left of a position its prediction lives
+    wide_rope: bool = False  # rotate in float32 (``rope_full_precision``), not in the model's dtype
+    places: dict[str, str]  # where embedding, layers, final norm and head are, by their names in a checkpoint
     _supports_sdpa = True
     _tied_weights_keys = None
     name: str = "unnamed"
@@ -179,12 +173,10 @@ class DiffusionModel(PreTrainedModel):
 
     @property
     def layers(self) -> nn.ModuleList:
-        """The transformer blocks, in order."""
         return self.get_submodule(self.places["layers"])
 
     @property
     def norm(self) -> RMSNorm:
-        """The norm behind the last block."""
         return self.get_submodule(self.places["norm"])
 
     @property

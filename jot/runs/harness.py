@@ -61,17 +61,14 @@ class JotLM(LM):
 
     Args:
         model: name, folder or hub id, or a model from `jot.load`; `pretrained` is another name for it.
-        method: exit rule.
         batch_size: rows of the batch; "auto" is 16.
-        seed: of the random draws.
         trust_remote_code: taken for the sake of lm-eval's users; no code of a checkpoint is ever run.
         parameters: settings of the method and of the decoding loop; `--gen_kwargs` of a run override them,
             and unlike model arguments they are part of lm-eval's response cache key.
     """
 
     def __init__(
-        self, model="pocket-llada", *, pretrained=None, method: str = "jot", batch_size=16,
-        max_batch_size=None,
+        self, model="pocket-llada", *, pretrained=None, method: str = "jot", batch_size=16, max_batch_size=None,
         device=None, dtype=None, revision=None, seed: int = 0, trust_remote_code=None, **parameters,
     ) -> None:  # fmt: skip
         super().__init__()
