@@ -98,7 +98,10 @@ def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, tr
     _publish(folder, manifest)  # from here on the new pack is read
     # No manifest names the final names now: they come to mean the new files too, then the manifest says so.
     for name in sorted({meta["file"] for meta in manifest.values()}):
-        _alias(folder / name, folder / final[name])
+        temporary = folder / f"{final[name]}.tmp"
+        shutil.copyfile(folder / name, temporary)
+        sync(temporary)
+        os.replace(temporary, folder / final[name])
     manifest = {cell_id: {**meta, "file": final[meta["file"]]} for cell_id, meta in manifest.items()}
     target = _publish(folder, manifest)
     named = {meta["file"] for meta in manifest.values()}
@@ -125,18 +128,6 @@ def _publish(folder: Path, manifest: Mapping[str, Mapping]) -> Path:
     replace(target, f'{{"places": {head},\n"cells": {{\n' + ",\n".join(lines) + "\n}}\n")
     sync(folder)
     return target
-
-
-def _alias(staged: Path, path: Path) -> None:
-    """Makes ``path`` another name of a file, or a copy of it where the file system has no such links."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(staged, temporary)
-    except OSError:
-        shutil.copy2(staged, temporary)
-        sync(temporary)
-    os.replace(temporary, path)
 
 
 def _alike(left: pd.DataFrame, right: pd.DataFrame) -> bool:
