@@ -121,7 +121,6 @@ def test_benchmarks_read_a_local_folder(llada, data: Path) -> None:
         split = tasks.TASKS[name].splits[0]
         docs = functions.load(name, split, str(data))["test"]
         assert len(docs) == counts[name] and len({doc["id"] for doc in docs}) == counts[name]
-        assert len(getattr(functions, name)(docs[0])) > 50
     bench = Bench(llada, tasks.get("humaneval"), "test", data)
     doc = bench.docs["HumanEval/0"]
     assert bench.texts["HumanEval/0"].endswith(
@@ -130,6 +129,7 @@ def test_benchmarks_read_a_local_folder(llada, data: Path) -> None:
     assert bench.score("HumanEval/0", doc["canonical_solution"] + "```\nas wanted")[1] == 1.0
     bench = Bench(llada, tasks.get("gsm8k"), "test", data)
     doc_id = "gsm8k/test/0"
+    assert f"Q: {bench.docs[doc_id]['question']}\nA: Let's think step by step." in bench.texts[doc_id]
     assert bench.score(doc_id, "So she makes \\boxed{\\$18.00} daily. Q: 7")[1] == 1.0
     assert bench.score(doc_id, "It is 18\nQ: 7")[1] == 1.0  # the next question is cut off
 

@@ -21,16 +21,3 @@ def pocket_mmlu(doc: Mapping) -> str:
 
 def pocket_hellaswag(doc: Mapping) -> str:
     return f"{doc['activity_label']}: {doc['ctx']}\n{options(doc['endings'])}\nAnswer:"
-
-
-def pocket_humaneval(doc: Mapping) -> str:
-    return doc["prompt"]
-
-
-def pocket_worksheet(doc: Mapping) -> str:
-    return doc["question"]
-
-
-def pocket_prose(doc: Mapping) -> str:
-    """The whole passage; the prompt is cut to its first tokens."""
-    return doc["text"]
