@@ -243,9 +243,6 @@ def read_columns(folder: Path, cells: Iterable[str], columns: Iterable[str]) -> 
 
     A column that a record lacks, such as a trace that was not asked for, is missing there. Packed files are read once
     for all of their cells.
-
-    Raises:
-        UserError: a file that is missing, damaged, or not what the manifest says.
     """
     folder, cells, columns = Path(folder), list(cells), list(columns)
     if _is_packed(folder):
