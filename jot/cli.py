@@ -118,7 +118,6 @@ def _parser() -> argparse.ArgumentParser:
     packing.add_argument("store")
     packing.add_argument("folder", help="where they go; Parquet files there are replaced")
     packing.add_argument("--traces", action="store_true", help="keep the traces")
-    packing.add_argument("--workers", type=int, default=1, help="processes (default 1)")
     packing.set_defaults(run=_pack)
 
     for name, (_, words) in FORWARDED.items():
@@ -169,7 +168,6 @@ def _evaluate(options: argparse.Namespace) -> None:
             raise UserError("--certified gives JoT its threshold; leave out another --method or tau_max")
         made = read(options.certified, options.model, options.task, options.dtype)
         chosen["tau_max"], options.dtype = math.inf if made["tau_max"] is None else made["tau_max"], made["dtype"]
-    _agree(options)
     summary = evaluate(
         options.model, options.task, options.method, split=options.split, limit=options.limit,
         store=options.store, seed=options.seed, slots=options.slots, data=options.data, trace=options.trace,
@@ -193,9 +191,11 @@ def _evaluate(options: argparse.Namespace) -> None:
         print(f"  score     {100 * summary.score:.1f} % [{100 * low:.1f}, {100 * high:.1f}] (Wilson 95 %)")
     speedup, low, high = ratio_bootstrap(frame["configured_steps"].to_numpy(), frame["steps"].to_numpy())
     print(f"  speedup   {speedup:.2f}x [{low:.2f}, {high:.2f}] (ratio of step sums; bootstrap over documents)")
-    tokens, padding = summary.tokens_per_forward, summary.padding
-    print(f"            = {tokens:.2f} tokens a forward x {padding:.2f} length over tokens")
-    print(f"  seconds   {summary.seconds_per_sample:.3f} a sample, {frame['slots'].max()} at a time")
+    tokens, length = frame["tokens_non_eos"].sum(), frame["generated"].map(len).sum()
+    padding = length / tokens if tokens else math.inf
+    forwards = frame.filter(like="forwards_").sum(axis=None)
+    print(f"            = {tokens / forwards:.2f} tokens a forward x {padding:.2f} length over tokens")
+    print(f"  seconds   {frame['seconds'].mean():.3f} a sample, {frame['slots'].max()} at a time")
     print(f"  records   {options.store}/{summary.cell}.json")
 
 
@@ -203,15 +203,6 @@ def _calibrate(options: argparse.Namespace) -> int:
     from jot.runs.calibrate import run
 
     return run(options)
-
-
-def _agree(options: argparse.Namespace) -> None:
-    """Before the processes of torchrun begin: all of them have the same command and the same versions."""
-    if distributed.world() > 1:
-        from jot.runs.environment import versions
-
-        asked = {f"--{name}": value for name, value in vars(options).items() if name not in ("run", "device")}
-        distributed.agree({**asked, **{f"the version of {name}:": value for name, value in versions().items()}})
 
 
 def _decode(options: argparse.Namespace) -> None:
@@ -307,7 +298,6 @@ def _run(options: argparse.Namespace) -> int:
     if options.limit:
         points = [dataclasses.replace(p, limit=min(p.limit or options.limit, options.limit)) for p in points]
     writable(options.store)
-    _agree(options)
     rows = run(points, options.store, notebooks=grid.notebooks, workers=options.workers,
                device=distributed.device(options.device), slots=options.slots, seconds=options.seconds,
                say=lambda line: print(line, flush=True))  # fmt: skip
@@ -323,7 +313,7 @@ def _run(options: argparse.Namespace) -> int:
 def _pack(options: argparse.Namespace) -> None:
     from jot.records.pack import pack
 
-    print(f"packed into {pack(options.store, options.folder, options.traces, options.workers)}")
+    print(f"packed into {pack(options.store, options.folder, options.traces)}")
 
 
 RECORDING = {"evaluate", "run", "calibrate"}  # what they had finished is there at their next run

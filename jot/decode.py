@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers.utils import ModelOutput
 
 from jot import fast
-from jot.errors import UserError, closest, flag, whole
+from jot.errors import COUNT, Kind, UserError, closest
 from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig, check_rule, check_samples, check_tokens, rows_of
 from jot.sampler.exits import METHODS, rule_of
@@ -63,7 +63,7 @@ def decode_stream(
     Raises:
         UserError: an invalid parameter or prompt, before the first forward.
     """
-    whole("", "slots", slots, low=1)
+    COUNT.check("slots", slots)
     config, method, prompts = _checked(model, method, samples, draws, parameters)
     if not prompts:
         return
@@ -234,12 +234,12 @@ def generate(
         hint = closest(RENAMED.get(unknown[0], unknown[0]), names)
         hint = ", which has no counterpart here; leave it out" if unknown[0] in foreign - RENAMED.keys() else hint
         raise UserError(f"generate() takes no {unknown[0]!r}{hint}")
-    whole("generate()", "max_new_tokens", max_new_tokens, low=1)
-    whole("generate()", "num_return_sequences", num_return_sequences, low=1)
-    flag("generate()", "return_dict_in_generate", return_dict_in_generate)
+    COUNT.check("generate(): max_new_tokens", max_new_tokens)
+    COUNT.check("generate(): num_return_sequences", num_return_sequences)
+    Kind(bool).check("generate(): return_dict_in_generate", return_dict_in_generate)
+    Kind(bool, optional=True).check("generate(): do_sample", do_sample)
     temperature = parameters.get("temperature")
     if do_sample is not None:
-        flag("generate()", "do_sample", do_sample)
         if temperature is not None and do_sample != bool(temperature):
             raise UserError("do_sample=False is temperature 0 and do_sample=True is one above 0; leave do_sample out")
         if temperature is None and not (do_sample and self.decode_defaults["temperature"]):

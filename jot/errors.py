@@ -49,23 +49,15 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value may be.
+    """What a value may be."""
 
-    Attributes:
-        of: bool, int, float or str; object is anything.
-        low, high: bounds of a number, themselves excluded where ``open``.
-        names: the texts that there are, if not any.
-        optional: None will do.
-        many: it is a list of such values.
-    """
-
-    of: type = object
+    of: type = object  # bool, int, float or str; object is anything
     low: float = -math.inf
     high: float = math.inf
-    open: bool = False
-    names: Iterable[str] = ()
-    optional: bool = False
-    many: bool = False
+    open: bool = False  # the bounds themselves are excluded
+    names: Iterable[str] = ()  # the texts that there are, if not any
+    optional: bool = False  # None will do
+    many: bool = False  # it is a list of such values
 
     def fits(self, value: object) -> bool:
         if value is None or self.of is object:
@@ -118,6 +110,9 @@ class Kind:
         return value
 
 
+COUNT = Kind(int, 1, MOST)
+
+
 def _number(value: object, of: type) -> object:
     """As a number of that type, where it is one: whole ones also as 64.0 and 1e2 (YAML 1.1 leaves 1e-3 text)."""
     if isinstance(value, (bool, of)):
@@ -151,16 +146,6 @@ def check_settings(settings: object, where: str = "") -> None:
     for name, kind in kinds(type(settings)).items():
         if not kind.many:
             kind.check(f"{where}{name}", getattr(settings, name))
-
-
-def whole(where: str, name: str, value, low: int = 0, high: float = MOST) -> None:
-    """Refuse anything that is no whole number in [low, high]."""
-    Kind(int, low, high).check(f"{where}: {name}" if where else name, value)
-
-
-def flag(where: str, name: str, value) -> None:
-    """Refuse anything but True and False."""
-    Kind(bool).check(f"{where}: {name}", value)
 
 
 def closest(name: str, known: Iterable[str], words: str = "known") -> str:

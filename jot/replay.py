@@ -105,12 +105,7 @@ def _live(model: DiffusionModel, config: DecodeConfig, steps: Iterator[Commits],
 
 
 def check_file(name: str) -> None:
-    """Refuse a file that cannot be written, before anything is decoded.
-
-    Raises:
-        UserError: it has no name, is an address, or is no regular file.
-        OSError: the system's reason.
-    """
+    """Refuse a file that cannot be written, before anything is decoded; an OSError has the system's reason."""
     path = local("--html", name, "file")
     if path.is_fifo() and path.absolute().parts[1] not in ("dev", "proc") or path.is_socket() or path.is_block_device():
         raise UserError(f"--html {name} is no regular file; name one")  # opened, a pipe waits for its reader

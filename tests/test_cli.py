@@ -263,7 +263,7 @@ CALIBRATE = ["calibrate", "--model", "pocket-llada", "--task", "pocket_mmlu"]
         (["verify-records", "--samples", "x"], "argument --samples: invalid int value: 'x'"),
         (["notebook"], "the following arguments are required: name; see `jot notebook --help`"),
         (["notebook", "x", "--foo"], "unrecognized arguments: --foo; see `jot notebook --help`"),
-        (["pack", "a", "b", "--workers", "0"], "--workers=0 must be a whole number, at least 1"),
+        (["run", "a", "--workers", "0"], "--workers=0 must be a whole number, at least 1"),
         (["pack", "", "b"], "store is empty; name a folder"),
         (["pack", "a", ""], "folder is empty; name a folder"),
         (["cells", "x.yaml", "--store", ""], "--store is empty; name a folder"),

@@ -14,7 +14,6 @@ import pytest
 import tiny
 import torch
 
-from jot.errors import UserError
 from jot.records import load_store
 from jot.runs import distributed
 from jot.runs.harness import evaluate
@@ -49,11 +48,8 @@ def test_without_torchrun(monkeypatch) -> None:
         monkeypatch.delenv(name, raising=False)
     assert (distributed.rank(), distributed.world()) == (0, 1) and distributed.share([1, 2]) == [1, 2]
     assert distributed.device("cuda") == "cuda" and distributed.device(None) is None
-    distributed.agree({"anything": 1})
     monkeypatch.setenv("WORLD_SIZE", "many")
     assert distributed.world() == 1
-    processes(monkeypatch, 1, 4)  # a scheduler's variables without a rendezvous
-    distributed.agree({"anything": 1})
 
 
 def test_each_process_takes_its_gpu(monkeypatch) -> None:
@@ -68,28 +64,6 @@ def test_each_process_takes_its_gpu(monkeypatch) -> None:
     assert distributed.device(None) == "cuda:0" and chosen == [1, 1, 0]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert distributed.device(None) is None
-
-
-def test_others_that_differ_or_do_not_come(monkeypatch) -> None:
-    import torch.distributed as dist
-
-    processes(monkeypatch, 0, 2, MASTER_ADDR="127.0.0.1")
-    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
-
-    def gather(everyone: list, mine: dict) -> None:
-        everyone[:] = [mine, {**mine, "the version of torch:": "2.11.0"}]
-
-    monkeypatch.setattr(dist, "all_gather_object", gather)
-    with pytest.raises(UserError, match="process 1 has the version of torch: '2.11.0' where process 0 has '2.13.0'"):
-        distributed.agree({"--task": "x", "the version of torch:": "2.13.0"})
-
-    def nobody(*_, **__):
-        raise RuntimeError("wait timeout after 300 s")
-
-    monkeypatch.setattr(dist, "init_process_group", nobody)
-    with pytest.raises(UserError, match="did not find the others"):
-        distributed.agree({"--task": "x"})
 
 
 def resume(model: str, store: Path):

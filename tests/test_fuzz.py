@@ -14,7 +14,9 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lm_eval.utils import apply_template
 
+from jot import tasks
 from jot.errors import UserError
 from jot.records import Rows, load_store, read_meta
 from jot.records.lines import FIELDS, from_line, to_line
@@ -228,6 +230,36 @@ def test_task_files_of_any_bytes(content: bytes, rows: list, cut: int) -> None:
         assert str(path) in said
 
 
+class _Templates(yaml.SafeLoader):
+    """A task's YAML with its functions by name."""
+
+
+_Templates.add_constructor("!function", yaml.SafeLoader.construct_scalar)
+
+
+def templated(task: str, field: str, document: dict) -> str:
+    """As lm-eval reads the field: a name of the document's own, or a template."""
+    template = yaml.load((tasks.FOLDER / f"{task}.yaml").read_text(), _Templates)[field]
+    return document[template] if template in document else apply_template(template, document)
+
+
+def test_prompts_of_the_benchmarks() -> None:
+    options = "A. 1\nB. 2\nC. 3\nD. 4"
+    asked = {
+        "gsm8k": "Q: q\nA: Let's think step by step.",
+        "mmlu": "The following are multiple choice questions (with answers) about high school s.\n\n"
+        f"q\n{options}\nAnswer:",
+        "hellaswag": f"l: c\n\nWhich ending makes the most sense?\n{options}\n"
+        "Answer with the letter of the ending.\nAnswer:",
+        "humaneval": "Write a solution to the following problem and make sure that it passes the tests:\n"
+        "```python\np\n```\n",
+        "c4": "t",
+    }
+    changed = {"mmlu": {"subject": "high_school_s", "question": " q\n"}}
+    for task, document in DOCUMENT.items():
+        assert templated(task, "doc_to_text", document | changed.get(task, {})) == asked[task]
+
+
 @fuzz(st.sampled_from(sorted(DOCUMENT)), st.data())
 def test_documents_of_any_fields(task: str, data) -> None:
     document = dict(DOCUMENT[task])
@@ -238,9 +270,9 @@ def test_documents_of_any_fields(task: str, data) -> None:
         del document[name]
     if refusal(lambda: documents.check(task, [document], "file")):
         return
-    assert isinstance(getattr(functions, task)(document), str)  # what is taken can be asked and scored
+    assert isinstance(templated(task, "doc_to_text", document), str)  # what is taken can be asked and scored
     if task in ("mmlu", "hellaswag"):
-        assert functions.target_letter(document) in "ABCD"
+        assert templated(task, "doc_to_target", document) in "ABCD"
 
 
 @fuzz(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("utf-8", "surrogateescape")))

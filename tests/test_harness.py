@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
+from pocket.prompts import response_text
 
 from jot import tasks
 from jot.errors import UserError
@@ -22,7 +23,6 @@ from jot.runs.harness import JotLM, evaluate
 from jot.sampler.exits import ExitRule, FullDecoding, JoT
 from jot.tasks import functions
 from jot.tasks.bench import Bench
-from jot.tasks.prompts import response_text
 from jot.tasks.text import answer_ids, encode, render, to_text
 
 POCKET = [name for name, task in tasks.TASKS.items() if task.packaged and "worksheet" not in name]
@@ -121,7 +121,6 @@ def test_benchmarks_read_a_local_folder(llada, data: Path) -> None:
         split = tasks.TASKS[name].splits[0]
         docs = functions.load(name, split, str(data))["test"]
         assert len(docs) == counts[name] and len({doc["id"] for doc in docs}) == counts[name]
-        assert len(getattr(functions, name)(docs[0])) > 50
     bench = Bench(llada, tasks.get("humaneval"), "test", data)
     doc = bench.docs["HumanEval/0"]
     assert bench.texts["HumanEval/0"].endswith(
@@ -130,6 +129,7 @@ def test_benchmarks_read_a_local_folder(llada, data: Path) -> None:
     assert bench.score("HumanEval/0", doc["canonical_solution"] + "```\nas wanted")[1] == 1.0
     bench = Bench(llada, tasks.get("gsm8k"), "test", data)
     doc_id = "gsm8k/test/0"
+    assert f"Q: {bench.docs[doc_id]['question']}\nA: Let's think step by step." in bench.texts[doc_id]
     assert bench.score(doc_id, "So she makes \\boxed{\\$18.00} daily. Q: 7")[1] == 1.0
     assert bench.score(doc_id, "It is 18\nQ: 7")[1] == 1.0  # the next question is cut off
 
@@ -284,7 +284,7 @@ def test_evaluate_records_and_resumes(llada, tmp_path: Path) -> None:
     assert (frame["configured_steps"] == 3).all() and frame["steps"].between(1, 3).all()
     assert (frame["forwards_full"] == frame["steps"]).all() and (frame["generated"].map(len) == 3).all()
     assert set(frame["score"]) <= {0.0, 1.0} and (frame["seconds"] > 0).all()
-    assert first.speedup == pytest.approx(first.tokens_per_forward * first.padding)
+    assert first.speedup == pytest.approx(frame["configured_steps"].sum() / frame["steps"].sum())
     meta = first.recorded.meta
     assert meta["config"]["model"] == "tiny-llada" and meta["config"]["method"]["tau_max"] == 30
     assert meta["versions"]["torch"] and meta["hardware"]["kind"] == "cpu" and meta["totals"]["samples"] == 6

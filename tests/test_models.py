@@ -388,7 +388,9 @@ def as_published(folder, vocab_of_all=True):
 
 @pytest.mark.parametrize("vocab_of_all", [True, False])
 def test_dream_as_published(tmp_path, monkeypatch, capsys, vocab_of_all):
-    from jot.tasks import prompts, read_jsonl
+    from pocket.prompts import prompt_text
+
+    from jot.tasks import read_jsonl
 
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
     folder, packaged = as_published(tmp_path / "dream", vocab_of_all), jot.load("pocket-dream", device="cpu")
@@ -398,7 +400,7 @@ def test_dream_as_published(tmp_path, monkeypatch, capsys, vocab_of_all):
     assert type(ours).__name__ == "Qwen2Tokenizer" and len(ours) == len(its)
     for task in ("pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag"):
         docs = read_jsonl(home() / "data" / "tasks" / task / "dev.jsonl.gz")[:100]
-        for text in (prompts.prompt_text(task, doc) for doc in docs):
+        for text in (prompt_text(task, doc) for doc in docs):
             turns = [{"role": "user", "content": text}]
             ids = its.apply_chat_template(turns, add_generation_prompt=True)["input_ids"]
             assert ours.apply_chat_template(turns, add_generation_prompt=True)["input_ids"] == ids

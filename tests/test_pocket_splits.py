@@ -5,10 +5,9 @@ import os
 
 import pytest
 from pocket import fresh, splits, stream
+from pocket.prompts import prompt_text
 from pocket.recipe import Recipe
 from pocket.tokenizer import TASKS, encode_batch, load
-
-from jot.tasks.prompts import prompt_text
 
 DRAWS = int(os.environ.get("JOT_TEST_DRAWS", 2000))  # a task; 20000 for the long check
 

@@ -14,13 +14,13 @@ import tiny
 import torch
 from pocket import rows, splits, stream, train
 from pocket.muon import Muon, orthogonalize
+from pocket.prompts import prompt_text
 from pocket.recipe import SIZES, Recipe, network
 from pocket.tokenizer import ASSISTANT, EOS, LENGTHS, MASK, USER, encode_batch
 from safetensors.torch import load_file
 
 import jot
 from jot.models import FAMILIES, home
-from jot.tasks.prompts import prompt_text
 
 TINY = Recipe(steps=5, batch_compact=2, batch_long=2, batch_choice=2, warmup=2, shard=1)
 NAMES = {

@@ -26,7 +26,7 @@ def documents(task: str, split: str, limit: int | None = None) -> list[dict]:
 
 def _score(task: str, doc: dict, text: str) -> bool:
     if task == "pocket_gsm8k":
-        return extract.same_number(extract.gsm8k(text), doc["final"])
+        return extract.gsm8k(text) == extract.number(doc["final"])
     if task == "pocket_humaneval":
         return sandbox.check(doc["prompt"], text, doc["test"], doc["entry_point"]).passed
     return extract.letter(text) == "ABCD"[doc["answer" if task == "pocket_mmlu" else "label"]]

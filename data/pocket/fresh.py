@@ -19,9 +19,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from jot.tasks.prompts import prompt_text
 from pocket import rows, splits, stream
 from pocket.paths import TASKS as DATA
+from pocket.prompts import prompt_text
 from pocket.recipe import Recipe
 from pocket.tokenizer import generator
 

@@ -15,9 +15,9 @@ import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from jot.tasks.prompts import prompt_text
 from pocket import prose
 from pocket.paths import TASKS as DATA
+from pocket.prompts import prompt_text
 from pocket.tokenizer import TASKS, encode_batch, generator, load
 
 COUNTS = {

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jot.tasks.prompts import prompt_text, response_text
 from pocket.paths import MODELS
+from pocket.prompts import prompt_text, response_text
 
 VOCAB_SIZE = 2048
 SPECIALS = [

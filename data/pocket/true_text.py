@@ -37,8 +37,8 @@ from pyarrow import parquet
 from jot.errors import UserError
 from jot.records import take
 from jot.tasks import TASKS, read_jsonl, split_file
-from jot.tasks.prompts import prompt_text, response_text
 from jot.tasks.text import encode, render
+from pocket.prompts import prompt_text, response_text
 
 SINGLE, JOINT = "true_text.parquet", "joint.parquet"
 SPLITS = {"pocket_gsm8k": "dev", "pocket_prose": "test"}

@@ -27,25 +27,15 @@ BATCHES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 96, 128)
 
 
 class Shape(NamedTuple):
-    """What a graph is captured for.
+    """What a graph is captured for."""
 
-    Attributes:
-        batch: slots that take part.
-        rows: asked rows that there is room for.
-        columns: of the canvases.
-        queries: columns that the forward runs on; fewer within a cached block.
-        padded: whether some canvas is shorter.
-        whole: a forward of the whole canvas, not within a cached block.
-        straight: the slots are 0, 1, ..., so that a cache is read in place.
-    """
-
-    batch: int
-    rows: int
-    columns: int
-    queries: int
-    padded: bool
-    whole: bool
-    straight: bool
+    batch: int  # slots that take part
+    rows: int  # asked rows that there is room for
+    columns: int  # of the canvases
+    queries: int  # columns that the forward runs on; fewer within a cached block
+    padded: bool  # whether some canvas is shorter
+    whole: bool  # a forward of the whole canvas, not within a cached block
+    straight: bool  # the slots are 0, 1, ..., so that a cache is read in place
 
 
 def capacity(rows: int, sizes: tuple[int, ...] = ROWS) -> int:

@@ -36,11 +36,7 @@ def home() -> Path:
 
 
 def locate(name: str, revision: str | None = None) -> tuple[Path, str | None]:
-    """Folder of a checkpoint and, for a hub id, the commit it was resolved to.
-
-    Raises:
-        UserError: an unknown name, a folder without ``config.json``, or a hub that cannot be reached.
-    """
+    """Folder of a checkpoint and, for a hub id, the commit it was resolved to."""
     folder = home() / "data" / "models" / name if name in PACKAGED else Path(os.path.expanduser(name))
     if folder.is_dir():
         if revision is not None:
@@ -70,11 +66,7 @@ def locate(name: str, revision: str | None = None) -> tuple[Path, str | None]:
 
 
 def read_config(folder: Path):
-    """The configuration object of a checkpoint folder, of one of the two families.
-
-    Raises:
-        UserError: no JSON, another kind of model, or a field of the wrong type or out of range.
-    """
+    """The configuration object of a checkpoint folder, of one of the two families."""
     file = folder / "config.json"
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
@@ -128,10 +120,7 @@ def _check_ids(config, rows: int, tokenizer, folder: Path) -> None:
 
 
 def _weights(folder: Path) -> dict[Path, set[str] | None]:
-    """The files that hold a checkpoint's weights, with the tensors that are read from each, None for all of them.
-
-    An index names them; without one they are ``model.safetensors``, or every ``.safetensors`` file of the folder.
-    """
+    """The files that hold a checkpoint's weights, with the tensors that are read from each, None for all of them."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
@@ -250,11 +239,7 @@ def _tokenizer(folder: Path, family: str):
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for, or CUDA where there is one, else the CPU.
-
-    Raises:
-        UserError: no device, or none that this machine can compute on.
-    """
+    """The device asked for, or CUDA where there is one, else the CPU; refuses what cannot compute here."""
     asked = str(device) if isinstance(device, torch.device) else device
     try:
         chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -33,8 +33,7 @@ class RMSNorm(nn.Module):
 def rope_table(length: int, head_dim: int, theta: float, device) -> Rope:
     """Cosine and sine of the rotary angles, each float32 ``[length, head_dim]`` (half-split layout).
 
-    Computed on demand: a buffer that is not in the checkpoint would be uninitialized memory after
-    a meta-device load.
+    No buffer holds them: one that no checkpoint has would be uninitialized after a load by way of the meta device.
     """
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
     angle = torch.outer(torch.arange(length, dtype=torch.float32, device=device), 1.0 / theta**exponent)
@@ -62,10 +61,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def linear_to(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x @ weight.T`` with the result in ``dtype``, without a rounded intermediate or a copy of the weight.
-
-    CUDA accumulates 16-bit products in float32 and can hand them out unrounded; elsewhere the weight
-    is widened a slice at a time.
+    """``x @ weight.T`` in ``dtype``, without a rounded intermediate: CUDA can hand out the float32 sums of 16-bit
+    products; elsewhere the weight is widened a slice at a time.
     """
     if weight.dtype.itemsize >= min(dtype.itemsize, 4):
         return F.linear(x.to(weight.dtype), weight).to(dtype)
@@ -114,20 +111,14 @@ class Block(nn.Module):
 class DiffusionModel(PreTrainedModel):
     """A mask predictor: hidden states for a canvas, logits for the rows that are asked for.
 
-    ``jot.decode`` adds ``generate``. Subclasses make the modules and set:
-
-    Attributes:
-        family, decode_defaults: its name and the decoding parameters it is published with.
-        shift: how many rows to the left of a position its prediction lives.
-        wide_rope: rotate in float32 (``rope_full_precision``), not in the model's dtype.
-        places: where its embedding, layers, final norm and head are, by their names in a checkpoint.
+    ``jot.decode`` adds ``generate``. Subclasses make the modules and set what follows.
     """
 
     family: str
-    decode_defaults: dict
-    shift: int = 0
-    wide_rope: bool = False
-    places: dict[str, str]
+    decode_defaults: dict  # the decoding parameters it is published with
+    shift: int = 0  # how many rows to the left of a position its prediction lives
+    wide_rope: bool = False  # rotate in float32 (``rope_full_precision``), not in the model's dtype
+    places: dict[str, str]  # where embedding, layers, final norm and head are, by their names in a checkpoint
     _supports_sdpa = True
     _tied_weights_keys = None
     name: str = "unnamed"
@@ -182,12 +173,10 @@ class DiffusionModel(PreTrainedModel):
 
     @property
     def layers(self) -> nn.ModuleList:
-        """The transformer blocks, in order."""
         return self.get_submodule(self.places["layers"])
 
     @property
     def norm(self) -> RMSNorm:
-        """The norm behind the last block."""
         return self.get_submodule(self.places["norm"])
 
     @property
@@ -233,12 +222,3 @@ class DiffusionModel(PreTrainedModel):
         """Unshifted logits of every row in the model's dtype, as the public modeling code returns them."""
         key_mask = None if attention_mask is None else attention_mask.bool()
         return MaskedLMOutput(logits=F.linear(self.hidden(input_ids, key_mask), self.head))
-
-    def _init_weights(self, module: nn.Module) -> None:
-        std = getattr(self.config, "initializer_range", 0.02)
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=std)
-            if getattr(module, "bias", None) is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, RMSNorm):
-            nn.init.ones_(module.weight)

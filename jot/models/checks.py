@@ -47,11 +47,6 @@ FIELDS: dict[str, dict[str, Kind]] = {
         "initializer_range": Kind(float, 0, 1e30),
     },
 }  # fmt: skip
-# The names of width, heads, and heads of keys and values.
-HEADS = {
-    "llada": ("d_model", "n_heads", "n_kv_heads"),
-    "Dream": ("hidden_size", "num_attention_heads", "num_key_value_heads"),
-}
 
 
 def check_fields(raw: Mapping[str, object], file: Path) -> None:
@@ -86,7 +81,8 @@ def check_unread(raw: Mapping[str, object], read: set[str], file: Path) -> None:
 
 def check_heads(config, file: Path) -> None:
     """Refuse a width that does not divide into heads, and heads that do not divide into groups."""
-    width, heads, groups = HEADS[config.model_type]
+    names = ("hidden_size", "num_attention_heads", "num_key_value_heads")
+    width, heads, groups = (config.attribute_map.get(name, name) for name in names)
     wide, many, few = (getattr(config, name) for name in (width, heads, groups))
     if wide % (2 * many):  # a head is rotated by halves
         raise UserError(f"{width}={wide} in {file} must be a multiple of twice {heads}={many}; {AGAIN}")

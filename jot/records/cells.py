@@ -23,7 +23,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from jot.errors import whole
+from jot.errors import COUNT
 
 ORDER_SEED = 20260101  # of the one permutation that every `limit` takes its first n from
 
@@ -79,12 +79,9 @@ def take(ids: Sequence[str], limit: int | None = None, subjects: Sequence[str] |
 
     With `subjects` (one per id) every prefix holds the subjects in nearly their proportions. The order
     depends on the ids alone, not on their given order.
-
-    Raises:
-        UserError: a limit below 1.
     """
     if limit is not None:
-        whole("", "limit", limit, low=1)
+        COUNT.check("limit", limit)
 
     def draw(text: str) -> float:
         return int.from_bytes(hashlib.sha256(f"{ORDER_SEED}/{text}".encode()).digest()[:7], "big") / 2**56

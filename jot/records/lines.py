@@ -5,10 +5,13 @@ cell's metadata must have.
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
+
+from jot.errors import Kind
 
 FIELDS = (
     "cell", "doc_id", "prompt_hash", "prompt_tokens", "text", "answer", "score", "configured_steps", "steps",
@@ -24,6 +27,9 @@ _DEPTH = 50
 # What a cell's metadata must have, an entry of a manifest still more.
 META = {"config": dict, "config.method": dict, "config.decode": dict, "versions": dict, "hardware": dict,
         "hardware.kind": str}  # fmt: skip
+TOTALS = dict.fromkeys(("samples", *SUMS), Kind(int, 0)) | {
+    "seconds": Kind(float, 0, sys.float_info.max), "score": Kind(float, 0, sys.float_info.max, optional=True),
+}  # fmt: skip
 PACKED = META | {"cell": str, "file": str, "sha256": str}
 
 
@@ -34,11 +40,7 @@ def to_line(record: Mapping) -> bytes:
 
 
 def from_line(line: bytes) -> dict:
-    """The record on a line without its line feed.
-
-    Raises:
-        ValueError, RecursionError: no record, or a changed one.
-    """
+    """The record on a line without its line feed; a ValueError or RecursionError says that it is none, or changed."""
     found = _SUM.search(line)
     if not found or int(found[1], 16) != zlib.crc32(line[: found.start()]):
         raise ValueError("its checksum does not fit")
@@ -50,32 +52,21 @@ def from_line(line: bytes) -> dict:
 
 
 def parse(text: str) -> object:
-    """JSON that nests no deeper than metadata do.
-
-    Raises:
-        ValueError: no JSON, or deeper.
-    """
-    try:
+    """JSON that nests no deeper than metadata do; else a ValueError."""
+    with suppress(RecursionError):
         content = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
-    level = [content]
-    for _ in range(_DEPTH):
-        inner = [
-            value.values() if isinstance(value, dict) else value for value in level if isinstance(value, (dict, list))
-        ]
-        level = [child for values in inner for child in values]
-    if level:
-        raise ValueError("nested too deep")
-    return content
+        if _depth(content) <= _DEPTH:
+            return content
+    raise ValueError("nested too deep")
+
+
+def _depth(value: object) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, inner), default=0)
 
 
 def check(value: object, kinds: Mapping[str, type]) -> None:
-    """Passes a mapping that has these fields, and fields of fields, each of its kind.
-
-    Raises:
-        ValueError: one of them is not there, or of another kind.
-    """
+    """A ValueError unless it is a mapping that has these fields, and fields of fields, each of its kind."""
     if not isinstance(value, dict):
         raise ValueError("no mapping")
     for name, kind in kinds.items():
@@ -86,13 +77,7 @@ def check(value: object, kinds: Mapping[str, type]) -> None:
 
 def are_totals(totals: object) -> bool:
     """Whether these can be the sums over a cell's samples."""
-    if not isinstance(totals, dict):
-        return False
-    whole = [totals.get(name) for name in ("samples", *SUMS) if name != "seconds"]
-    numbers = [totals.get("seconds"), 0 if totals.get("score") is None else totals["score"]]
-    if {*map(type, whole)} != {int} or not {*map(type, numbers)} <= {int, float}:
-        return False
-    if not all(0 <= value < math.inf for value in whole + numbers):
+    if not isinstance(totals, dict) or not all(kind.fits(totals.get(name)) for name, kind in TOTALS.items()):
         return False
     samples, steps = totals["samples"], totals["steps"]
     return samples <= steps and bool(samples) == bool(steps) and samples <= totals["configured_steps"]

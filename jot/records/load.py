@@ -24,11 +24,7 @@ _NAME = re.compile(r"[\w.-]{1,240}")
 
 
 def metas(folder: str | os.PathLike) -> dict[str, dict]:
-    """Configuration and totals of every cell of a live store or a folder of packed records, by cell id; no samples.
-
-    Raises:
-        UserError: nothing there, or an edited configuration.
-    """
+    """Configuration and totals of every cell of a live store or a folder of packed records, by cell id; no samples."""
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"there is no store at {folder}; give a folder that `jot evaluate` has written")
@@ -171,11 +167,7 @@ def _live(folder: Path, cell_id: str, meta: dict) -> Recorded:
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
-    """The manifest of a packed folder: configuration, totals and file of every cell.
-
-    Raises:
-        UserError: it cannot be read, or a configuration in it was edited.
-    """
+    """The manifest of a packed folder: configuration, totals and file of every cell."""
     path = folder / "manifest.json"
     try:
         content = parse(path.read_text())
@@ -251,9 +243,6 @@ def read_columns(folder: Path, cells: Iterable[str], columns: Iterable[str]) -> 
 
     A column that a record lacks, such as a trace that was not asked for, is missing there. Packed files are read once
     for all of their cells.
-
-    Raises:
-        UserError: a file that is missing, damaged, or not what the manifest says.
     """
     folder, cells, columns = Path(folder), list(cells), list(columns)
     if _is_packed(folder):

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-import multiprocessing
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -37,10 +35,7 @@ _TRACE_TYPES = {"step": np.int16, "rule": np.uint8, "margin": np.float32, "thres
 
 
 def pack(
-    stores: str | os.PathLike | Iterable[str | os.PathLike],
-    folder: str | os.PathLike,
-    traces: bool = False,
-    workers: int = 1,
+    stores: str | os.PathLike | Iterable[str | os.PathLike], folder: str | os.PathLike, traces: bool = False
 ) -> Path:
     """Packs every cell of one or more stores into `folder`; returns the manifest's path.
 
@@ -49,7 +44,6 @@ def pack(
         folder: where the Parquet files and `manifest.json` go; older ones there are replaced, all at once. Who has
             opened the older pack has to load the new one. A packed folder may be packed into itself.
         traces: keep the per-position traces where they were recorded.
-        workers: processes.
 
     Raises:
         UserError: nothing to pack, stores that contradict each other, or `folder` holds live records, which the
@@ -72,7 +66,7 @@ def pack(
         raise UserError(f"{folder} holds records that are not packed; name another folder for the pack")
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):  # a pack removes what it does not name
-        return _packed(groups, stores, folder, traces, workers)
+        return _packed(groups, stores, folder, traces)
 
 
 @contextmanager
@@ -87,18 +81,14 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, traces: bool, workers: int) -> Path:
+def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, traces: bool) -> Path:
     """Packs ``groups``, cells by name of their file; the lock is held."""
     token = secrets.token_hex(4)
     final = {f"{name}.{token}.parquet": f"{name}.parquet" for name in groups}  # names: while packing, and at the end
-    jobs = [(stores, sorted(cells), folder / name, traces) for name, cells in zip(final, groups.values(), strict=True)]
+    manifest: dict[str, dict] = {}
     try:
-        if workers == 1:
-            parts = [_pack(*job) for job in jobs]
-        else:
-            with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-                parts = list(pool.map(_pack, *zip(*jobs, strict=True)))
-        manifest = {cell_id: meta for part in parts for cell_id, meta in part.items()}
+        for name, cells in zip(final, groups.values(), strict=True):
+            manifest |= _pack(stores, sorted(cells), folder / name, traces)
         if not manifest:
             raise UserError(f"{', '.join(map(str, stores))}: no finished sample to pack; decode something first")
     except BaseException:
@@ -108,7 +98,10 @@ def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, tr
     _publish(folder, manifest)  # from here on the new pack is read
     # No manifest names the final names now: they come to mean the new files too, then the manifest says so.
     for name in sorted({meta["file"] for meta in manifest.values()}):
-        _alias(folder / name, folder / final[name])
+        temporary = folder / f"{final[name]}.tmp"
+        shutil.copyfile(folder / name, temporary)
+        sync(temporary)
+        os.replace(temporary, folder / final[name])
     manifest = {cell_id: {**meta, "file": final[meta["file"]]} for cell_id, meta in manifest.items()}
     target = _publish(folder, manifest)
     named = {meta["file"] for meta in manifest.values()}
@@ -135,18 +128,6 @@ def _publish(folder: Path, manifest: Mapping[str, Mapping]) -> Path:
     replace(target, f'{{"places": {head},\n"cells": {{\n' + ",\n".join(lines) + "\n}}\n")
     sync(folder)
     return target
-
-
-def _alias(staged: Path, path: Path) -> None:
-    """Makes ``path`` another name of a file, or a copy of it where the file system has no such links."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(staged, temporary)
-    except OSError:
-        shutil.copy2(staged, temporary)
-        sync(temporary)
-    os.replace(temporary, path)
 
 
 def _alike(left: pd.DataFrame, right: pd.DataFrame) -> bool:

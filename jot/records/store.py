@@ -25,19 +25,9 @@ from jot.records.locks import ByteLocks
 
 
 def writable(folder: str | os.PathLike) -> Path:
-    """The store's folder, made if need be.
-
-    Raises:
-        UserError: it is an address or a file, nothing can be written there, or it holds packed records, which would
-            hide others.
-    """
+    """The store's folder, made if need be; one of packed records is refused, since they would hide others."""
     folder = destination("the store", folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot make the store {folder} ({error.strerror}); name a folder that you may write"
-        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
     if (folder / "manifest.json").is_file():
         raise UserError(f"{folder} holds packed records, which are not added to; name another folder with --store")
     return folder

@@ -19,17 +19,11 @@ Metas = Mapping[str, Mapping]
 
 
 class Estimate(NamedTuple):
-    """What one point will take.
+    """What one point will take."""
 
-    Attributes:
-        documents: samples of the cell, None where the split is not here to be counted.
-        seconds: configured steps x seconds a configured step of the nearest recorded cell, None without one.
-        nearest: that cell's id.
-    """
-
-    documents: int | None = None
-    seconds: float | None = None
-    nearest: str | None = None
+    documents: int | None = None  # None where the split is not here to be counted
+    seconds: float | None = None  # of the configured steps, at the pace of the nearest recorded cell
+    nearest: str | None = None  # its id
 
 
 def recorded() -> Metas:

@@ -9,11 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import timedelta
-
-from jot.errors import UserError
-
-SECONDS = 300  # to wait for the other processes at the start
 
 
 def _number(name: str, default: int) -> int:
@@ -52,38 +47,3 @@ def device(asked: str | None) -> str | None:
     index = _number("LOCAL_RANK", rank()) % torch.cuda.device_count()  # Slurm may show each process its own GPU alone
     torch.cuda.set_device(index)
     return f"cuda:{index}"
-
-
-def agree(what: dict[str, object]) -> None:
-    """Refuse to begin where the processes were started differently: other options, or other versions on other hosts.
-
-    Args:
-        what: named values that must be equal in all processes. They travel over gloo, on the CPU; without a
-            rendezvous (``MASTER_ADDR``) there is nothing to compare with.
-
-    Raises:
-        UserError: a value differs, or the other processes were not there in time.
-    """
-    if world() == 1 or not os.environ.get("MASTER_ADDR"):
-        return
-    import torch.distributed as dist
-
-    everyone: list[dict] = [{}] * world()
-    try:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS))
-        try:
-            dist.all_gather_object(everyone, what)
-        finally:
-            dist.destroy_process_group()
-    except (RuntimeError, ValueError) as error:
-        raise UserError(
-            f"process {rank()} of {world()} did not find the others ({' '.join(str(error).split())[:120]}); "
-            "start them with torchrun, all at once"
-        ) from error
-    for i, other in enumerate(everyone):
-        if different := [name for name in what if other.get(name) != everyone[0].get(name)]:
-            name = different[0]
-            raise UserError(
-                f"process {i} has {name} {other.get(name)!r} where process 0 has {everyone[0].get(name)!r}; "
-                "start all processes with the same command in the same environment"
-            )

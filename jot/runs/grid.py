@@ -40,29 +40,20 @@ def file_key(words: Sequence[object], content: object) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """One cell that a grid asks for, as ``jot.runs.harness.evaluate`` takes it.
-
-    Attributes:
-        split: "test" or "dev", or the task's own name for a split.
-        settings: of the method and of the decoding loop, as sorted (name, value) pairs.
-        store: subfolder of the store, "" for the store itself.
-        dtype: of the weights; None is the model's default, as of ``jot.load``.
-        allow_code_execution: consent to run code that a full-size model writes.
-        name: under which a notebook's ``methods`` asks for it; the method's own where the grid gives none.
-    """
+    """One cell that a grid asks for, as ``jot.runs.harness.evaluate`` takes it."""
 
     model: str
     task: str
     method: str
-    split: str = "test"
-    settings: tuple[tuple[str, object], ...] = ()
+    split: str = "test"  # or "dev", or the task's own name for a split
+    settings: tuple[tuple[str, object], ...] = ()  # of the method and of the decoding loop, sorted
     seed: int = 0
     limit: int | None = None
     trace: bool = False
-    store: str = ""
+    store: str = ""  # subfolder of the store, "" for the store itself
     dtype: str | None = None
     allow_code_execution: bool = False
-    name: str = field(default="", compare=False)
+    name: str = field(default="", compare=False)  # for a notebook's `methods`; the method's own if the grid gives none
 
     @classmethod
     def of(cls, model: str, task: str, method: str, split: str = "test", seed: int = 0, **settings: object) -> Point:
@@ -123,17 +114,11 @@ class Point:
 
 @dataclass(frozen=True)
 class NotebookPoint:
-    """One run of a notebook that a grid asks for.
+    """One run of a notebook that a grid asks for."""
 
-    Attributes:
-        name: of the notebook, or its path.
-        settings: the papermill parameters that differ from the notebook's own, as sorted (name, value) pairs.
-        source: hash of the notebook's code and text; a changed notebook is another point.
-    """
-
-    name: str
-    settings: tuple[tuple[str, object], ...] = ()
-    source: str = ""
+    name: str  # of the notebook, or its path
+    settings: tuple[tuple[str, object], ...] = ()  # the papermill parameters that differ from its own, sorted
+    source: str = ""  # hash of its code and text; a changed notebook is another point
 
     @classmethod
     def of(cls, name: str, parameters: Mapping[str, object]) -> NotebookPoint:

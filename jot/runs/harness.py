@@ -29,7 +29,7 @@ from tqdm.auto import tqdm
 
 from jot import __version__, tasks
 from jot.decode import decode_stream
-from jot.errors import MOST, Kind, UserError, destination
+from jot.errors import COUNT, Kind, UserError, destination
 from jot.models import load, resolve_device
 from jot.models.base import DiffusionModel
 from jot.records import TRACE, Cell, Recorded, take, to_frame
@@ -61,17 +61,14 @@ class JotLM(LM):
 
     Args:
         model: name, folder or hub id, or a model from `jot.load`; `pretrained` is another name for it.
-        method: exit rule.
         batch_size: rows of the batch; "auto" is 16.
-        seed: of the random draws.
         trust_remote_code: taken for the sake of lm-eval's users; no code of a checkpoint is ever run.
         parameters: settings of the method and of the decoding loop; `--gen_kwargs` of a run override them,
             and unlike model arguments they are part of lm-eval's response cache key.
     """
 
     def __init__(
-        self, model="pocket-llada", *, pretrained=None, method: str = "jot", batch_size=16,
-        max_batch_size=None,
+        self, model="pocket-llada", *, pretrained=None, method: str = "jot", batch_size=16, max_batch_size=None,
         device=None, dtype=None, revision=None, seed: int = 0, trust_remote_code=None, **parameters,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -134,7 +131,7 @@ class JotLM(LM):
             Kind(float, optional=True).check(f"--gen_kwargs {name}", options.get(name))
         given = {**self.parameters, **{k: v for k, v in options.items() if k not in skipped}}
         method = str(given.pop("method", self.method))
-        lengths = [Kind(int, 1, MOST).read(name, given[name]) for name in LENGTHS if given.get(name) is not None]
+        lengths = [COUNT.read(name, given[name]) for name in LENGTHS if given.get(name) is not None]
         given = {k: v for k, v in given.items() if k not in IGNORED}
         if lengths:
             given.setdefault("length", lengths[0])
@@ -189,7 +186,7 @@ def _slots(batch_size) -> int:
     """Rows of the batch by lm-eval's ``--batch_size``."""
     if re.fullmatch("auto(:[0-9.]+)?", str(batch_size)):
         return 16
-    return Kind(int, 1, MOST).read("--batch_size", batch_size)
+    return COUNT.read("--batch_size", batch_size)
 
 
 def _output_types(asked: str | Mapping, index: Mapping) -> Iterator[tuple[object, str]]:
@@ -289,22 +286,6 @@ class Summary:
         """Configured over actual steps, a ratio of sums."""
         return float(self.frame["configured_steps"].sum() / self.frame["steps"].sum())
 
-    @property
-    def tokens_per_forward(self) -> float:
-        """Tokens before the end of the answer, per forward pass."""
-        forwards = self.frame[["forwards_full", "forwards_suffix", "forwards_block"]].to_numpy().sum()
-        return float(self.frame["tokens_non_eos"].sum() / forwards)
-
-    @property
-    def padding(self) -> float:
-        """Generated length over tokens before the end of the answer; infinite if every answer is empty."""
-        tokens = self.frame["tokens_non_eos"].sum()
-        return float(self.frame["generated"].map(len).sum() / tokens) if tokens else math.inf
-
-    @property
-    def seconds_per_sample(self) -> float:
-        return float(self.frame["seconds"].mean())
-
 
 def _trace(trace: Trace) -> dict[str, list]:
     def numbers(values) -> list:
@@ -375,7 +356,7 @@ def evaluate(
     if bench_task.needs_flag and not allow_code_execution:
         raise UserError(f"{task} runs code that the model writes; consent with --allow-code-execution")
     take([], limit)
-    Kind(int, 1, MOST).check("slots", slots)
+    COUNT.check("slots", slots)
     name = method if isinstance(method, str) else rule_of(method).name
     chosen = settings.parse(method, parameters)
     if not isinstance(method, str) and (twice := chosen.keys() & {f.name for f in dataclasses.fields(method)}):

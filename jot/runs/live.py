@@ -23,16 +23,12 @@ TOKENS = ("constraints", "answer_start", "suppress_tokens", "suppress_start_toke
 
 
 def store(p: SimpleNamespace, *grids: str | grid.Point) -> Path:
-    """The folder whose runs a notebook shows.
+    """The folder whose runs a notebook shows, by default ``data/records``, or ``results/store`` where they are live.
 
-    ``source="recorded"``: ``p.store``, or ``data/records``. ``source="live"``: ``p.store``, or ``results/store``, after
-    what it lacks of the grids (files of ``notebooks/grids``, the only list of cells) has been decoded into it;
-    for full-size models an estimate of the GPU hours is printed first. Of a grid are taken the cells of the notebook's
+    Live, what it lacks of the grids (files of ``notebooks/grids``, the only list of cells) is decoded into it; for
+    full-size models an estimate of the GPU hours is printed first. Of a grid are taken the cells of the notebook's
     models, tasks and methods; its embedded models and tasks stand for any of their family and kind. A notebook whose
     parameters set the rule itself names its own cells in place of a grid.
-
-    Raises:
-        NotebookError: there are no records, or nothing of the grids fits the parameters.
     """
     if p.source == "live":
         place = Path(p.store) if p.store else home() / "results" / "store"

@@ -76,14 +76,10 @@ def run(
     """Execute a notebook with parameters, strictly.
 
     Args:
-        name: notebook name or path.
         params: parameter values; lists may be comma-separated text, paths are relative to the current folder.
-        out: file to write, ``results/notebooks/<name>.ipynb`` by default.
+        out: file to write, ``results/notebooks/<name>.ipynb`` by default. It appears only when every cell succeeded; a
+            failed run is kept beside it as ``<name>.failed.ipynb``.
         progress: show a bar over the cells and what they print.
-
-    Returns:
-        The written notebook. It appears under its name only when every cell succeeded; a failed run is kept
-        beside it as ``<name>.failed.ipynb``.
     """
     path = locate(name)
     values = resolved(given(path, params or {}))

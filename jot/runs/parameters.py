@@ -108,9 +108,6 @@ def check(scope: Mapping[str, Any], names: str, **own: Any) -> SimpleNamespace:
         scope: the notebook's ``globals()``.
         names: the vocabulary names it uses, separated by spaces.
         **own: its own parameters with their type or a value of it, such as ``tau_max=float``.
-
-    Raises:
-        NotebookError: an unknown parameter was injected, or a value does not fit, or no model is of the families.
     """
     declared = [*names.split(), *own]
     for cell in scope.get("In", ()):

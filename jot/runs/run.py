@@ -83,11 +83,8 @@ def executed(path: Path) -> bool:
 
 
 def execute(point: NotebookPoint, store: Path, cells: Iterable[str] = ()) -> dict:
-    """Execute a notebook unless it has been; a row of the summary, whatever happens.
-
-    Args:
-        cells: ids of the cells that the grid decodes; a notebook older than their records, or than the packed records
-            that it reads, is executed again.
+    """Execute a notebook unless it has been since the records of ``cells`` (ids, decoded by its grid) and the packed
+    records that it reads were made; a row of the summary, whatever happens.
     """
     out, ids = point.out(store), set(cells)
     row = dict.fromkeys(COLUMNS, "") | {"notebook": str(out), "settings": point.shown, "decoded": 0}

@@ -1,8 +1,4 @@
-"""From what a user asks for to a resolved configuration: methods, decoding parameters, defaults per family
-and task.
-
-Everything here can be checked before a model's weights are read.
-"""
+"""From what a user asks for to a resolved configuration, before a model's weights are read."""
 
 from __future__ import annotations
 

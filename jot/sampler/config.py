@@ -92,11 +92,7 @@ class DecodeConfig:
         return cls(**{**parameters, **lists})
 
     def resolve(self, model: DiffusionModel | type[DiffusionModel]) -> DecodeConfig:
-        """This configuration with every default filled in, checked against the model.
-
-        Raises:
-            UserError: a value out of range, or steps and length that do not divide into blocks.
-        """
+        """This configuration with every default filled in, checked against the model."""
         if not hasattr(model, "decode_defaults"):
             raise UserError(f"model={model!r} must be a model; load it with jot.load")
         filled = {k: v for k, v in model.decode_defaults.items() if getattr(self, k) is None}
@@ -131,18 +127,16 @@ class DecodeConfig:
             raise UserError(f"constraints name offset {twice[0]} more than once; give each offset one token")
         if len(offsets) == self.length:
             raise UserError("constraints fill the whole canvas; leave at least one position to decode")
-        block = self.block_length or self.length
-        blocks = -(-self.length // block)
+        block, blocks = self.block_length or self.length, len(self.blocks)
         if self.schedule == "single" and self.block_steps < min(block, self.length):
             least = (min(block, self.length) - 1) * blocks + 1 if self.ragged else self.length
             raise UserError(f"schedule='single' reveals one token a step: it needs steps of at least {least}")
-        if not self.ragged:
-            if self.length % block:
-                raise UserError(
-                    f"length={self.length} does not divide into blocks of block_length={block}; change one of them"
-                )
-            if self.steps % blocks:
-                raise UserError(f"steps={self.steps} does not divide over {blocks} blocks; use a multiple of {blocks}")
+        if self.length % block and not self.ragged:
+            raise UserError(
+                f"length={self.length} does not divide into blocks of block_length={block}; change one of them"
+            )
+        if self.steps % blocks and not self.ragged:
+            raise UserError(f"steps={self.steps} does not divide over {blocks} blocks; use a multiple of {blocks}")
 
     @property
     def nucleus(self) -> bool:

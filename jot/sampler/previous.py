@@ -10,13 +10,9 @@ from jot.sampler.step import Step
 
 
 class Memory:
-    """What a rule keeps between steps; nothing of it changes in a step that is void.
+    """What a rule keeps between steps; nothing of it changes in a step that is void."""
 
-    Attributes:
-        state: every tensor that a step writes.
-    """
-
-    state: list[Tensor]
+    state: list[Tensor]  # every tensor that a step writes
 
 
 class Previous(Memory):

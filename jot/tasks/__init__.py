@@ -23,31 +23,18 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Task:
-    """What the decoding side has to know of a task.
+    """What the decoding side has to know of a task."""
 
-    Attributes:
-        name: of the lm-eval task.
-        summary: one line for `jot tasks`.
-        length: generated tokens, which is also the number of configured steps.
-        metric: the lm-eval metric that is the score; None for a task without one.
-        subject: the field by which `limit` is stratified.
-        chat: whether prompts go through the model's chat template.
-        prompt_tokens: the prompt is cut to its first so many tokens.
-        needs_flag: whether scoring runs code that takes the user's explicit consent.
-        files: the file of each split below a local data folder, the default split first.
-        hub: dataset on the hub as (path, configuration); None for the packaged tasks.
-    """
-
-    name: str
-    summary: str
-    length: int
-    files: Mapping[str, str]
-    metric: str | None = "exact_match"
-    subject: str | None = None
-    chat: bool = True
-    prompt_tokens: int | None = None
-    needs_flag: bool = False
-    hub: tuple[str, str | None] | None = None
+    name: str  # of the lm-eval task
+    summary: str  # one line for `jot tasks`
+    length: int  # generated tokens, which is also the number of configured steps
+    files: Mapping[str, str]  # of each split below a local data folder, the default split first
+    metric: str | None = "exact_match"  # the lm-eval metric that is the score, if there is one
+    subject: str | None = None  # the field by which `limit` is stratified
+    chat: bool = True  # prompts go through the model's chat template
+    prompt_tokens: int | None = None  # the prompt is cut to its first so many
+    needs_flag: bool = False  # scoring runs code that takes the user's explicit consent
+    hub: tuple[str, str | None] | None = None  # path and configuration of a task that is not packaged
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -90,22 +77,14 @@ TASKS: dict[str, Task] = {
 
 
 def get(name: str) -> Task:
-    """The task of that name.
-
-    Raises:
-        UserError: there is none; the closest name is suggested.
-    """
+    """The task of that name."""
     if name in TASKS:
         return TASKS[name]
     raise UserError(f"unknown task {name!r}{closest(str(name), TASKS)}")
 
 
 def split_file(task: Task, split: str | None, data: str | os.PathLike | None) -> tuple[str, Path | None]:
-    """The resolved split and the file that holds it, None where the hub does.
-
-    Raises:
-        UserError: no such split, or no such file in the folder.
-    """
+    """The resolved split and the file that holds it, None where the hub does."""
     split = split or task.splits[0]
     if split not in task.splits:
         raise UserError(f"{task.name} has no split {split!r}; use {' or '.join(task.splits)}")
@@ -133,11 +112,7 @@ def split_file(task: Task, split: str | None, data: str | os.PathLike | None) ->
 
 
 def read_jsonl(path: Path) -> list[dict]:
-    """Rows of a JSON Lines file, gzip-compressed or not, or of a Parquet file, whatever its name.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Rows of a JSON Lines file, gzip-compressed or not, or of a Parquet file, whatever its name."""
     try:
         with path.open("rb") as file:
             begin = file.read(4)

