@@ -594,9 +594,9 @@ def given(answers: Mapping[str, Judged]) -> pd.DataFrame:
 def table(frame: pd.DataFrame) -> show.Table:
     """The frame of ``judge``: claim, criterion as planned, what came out."""
     sighted, settled = exceptions(list(frame["id"]))
-    known = list(frame["id"][frame["section"] == SECTIONS[1]])
+    valued = list(frame["id"][frame["section"] == SECTIONS[1]])
     reasons = {
-        "value known when it was written": known,
+        "value known when it was written": valued,
         "written when part of the JoT threshold grid had been decoded, so not blind to it": sighted,
         "how it is measured was settled later": settled,
     }
@@ -605,7 +605,7 @@ def table(frame: pd.DataFrame) -> show.Table:
     fixed += f", with exceptions listed there under Deviations ({excepted})" if excepted else ""
     shown = pd.DataFrame(
         {
-            "Phenomenon": [name + ("\nnot blind" if name in sighted + known else "") for name in frame["id"]],
+            "Phenomenon": [name + ("\nnot blind" if name in sighted + valued else "") for name in frame["id"]],
             "Claim of the paper": frame["claim"],
             "Seen where": frame["seen"],
             "Not seen where": frame["not_seen"],
