@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 import cells
+import claims
 import pytest
+from claims import Number, every
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jot.errors import UserError
-from jot.paper import claims
-from jot.paper.claims import Number, every
 
 ROOT = Path(__file__).resolve().parents[1]
 

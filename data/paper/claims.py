@@ -20,12 +20,11 @@ from typing import NamedTuple
 
 import pandas as pd
 import yaml
+from transcribe import TABLES
 
 from jot.errors import UserError
 from jot.models import home
 
-TABLES = ("main_results", "threshold_ablation", "sweep", "config", "wallclock", "tau_min_ablation", "quality",
-          "llada_ablation", "composability", "spatial_ablation")  # fmt: skip
 MODELS = {"dream": "Dream-7B", "llada": "LLaDA-8B"}
 PARAMETERS = {"tau": "tau_max", "tau_min": "tau_min", "gamma": "gamma", "window": "window"}
 KINDS = {
