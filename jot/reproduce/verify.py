@@ -31,9 +31,8 @@ def judge(records: Mapping[str, Recorded], found: Mapping[str, Agreement]) -> bo
         parts.setdefault(records[cell].meta["config"]["family"], []).append(seen)
     for name, part in parts.items():
         seen = total(part)
-        good &= seen.tokens >= REACH * seen.n and seen.close == len(seen.margins)
-        listed = ", ".join(f"{margin:.1e}" for margin in seen.margins)
-        print(f"{name}: {seen.told('token sequences')}" + (f"{seen.parted()}: {listed}" if listed else ""), flush=True)
+        good &= seen.tokens >= REACH * seen.n and seen.explained
+        print(f"{name}: {seen.told('token sequences')}{seen.close()}{seen.parted(': ')}", flush=True)
     return good
 
 
