@@ -271,9 +271,6 @@ def test_quality_kept(tmp_path):
     )  # fmt: skip
     with pytest.raises(UserError, match="do not hold the same documents"):
         judge(next(folders), "quality-kept", base, policy_cell("jot-argmax", full[:50]))
-    # the low threshold has a criterion of its own, by speech
-    found = judge(next(folders), "quality-kept-fast", base, policy_cell("jot-argmax", full, steps=9, tau_max=3))
-    assert found[0] == "seen" and "by speech, n = 60; but JoT takes 9.0" in found[1]
 
 
 def test_one_text_has_no_interval_width():
@@ -418,6 +415,9 @@ def test_the_notebook_on_made_up_runs(tmp_path):
     row = gave["low"][-1].frame.query("τ == '3'").iloc[0]
     assert (row["Steps"], row["Same texts, %"]) == ("16.0", "50.0") and row["Rep-4"].startswith(f"{gap:+.4f}\n")
     assert "speeches" in row["Rep-4"] and "`quality-kept-fast`" in gave["verdict"][-1].text
+    fast = after["judged"].set_index("id").loc["quality-kept-fast"]  # a criterion of its own, by speech
+    assert fast["status"] == "not seen" and "by speech, n = 60; but JoT takes 16.0 of 128 steps, 50 %" in fast["detail"]
+    assert before["judged"]["status"].tolist() == ["seen", "not shown"]
     assert all((before["starts"][key] == after["starts"][key]).all() for key in before["starts"])
 
 

@@ -456,46 +456,30 @@ PROSE, NO_END = "pocket_prose", "suppress_tokens=[2040] temperature=1 top_p=0.95
 REP_MARGIN, DIST_MARGIN = 0.01, -0.02
 
 
-def kept(at: Evidence, name: str, by: str) -> tuple[dict[str, stats.Estimate], str]:
-    """Rep-4 and Dist-2, JoT minus full decoding; and how much there was to lose.
-
-    Args:
-        name: JoT's run.
-        by: what the intervals resample, "prompts" or "speeches".
-    """
+def kept(at: Evidence, name: str) -> tuple[stats.Estimate, stats.Estimate, str]:
+    """Rep-4 and Dist-2 of a run of JoT minus those of full decoding; and how much there was to lose."""
     method, baseline = at.pair(DREAM, PROSE, name, f"full {NO_END}")
     ids = order(PROSE, "test", method.index)
     one, two = (texts.measures(list(run["generated"][ids])) for run in (method, baseline))
-    gaps = {measure: one[measure] - two[measure] for measure in ("rep4", "dist2")}
-    speeches = texts.speeches(PROSE)
-    found = texts.intervals(gaps, [speeches[doc_id] for doc_id in ids] if by == "speeches" else None)
-    names = ["value", "low", "high"] if by == "prompts" else ["value", "speech_low", "speech_high"]
-    parts = {measure: stats.Estimate(*row) for measure, row in zip(gaps, found[names].to_numpy(), strict=True)}
+    found = texts.intervals({measure: one[measure] - two[measure] for measure in ("rep4", "dist2")})
     steps, same = method["steps"].mean(), 100 * texts.same(method["generated"], baseline["generated"])[0]
     note = f"JoT takes {steps:.1f} of {method['configured_steps'].mean():.0f} steps, {same:.0f} % of texts are the same"
-    return parts, f"n = {len(ids):,}; but {note}"
+    return *(stats.Estimate(*row) for row in found.to_numpy()), f"n = {len(ids):,}; but {note}"
 
 
-def _fluent(parts: Mapping[str, stats.Estimate], note: str) -> Judged:
-    rep, dist = parts["rep4"], parts["dist2"]
-    detail = f"{told({'Rep-4': rep, 'Dist-2': dist}, exact)}, {note}"
-    seen = rep.high < REP_MARGIN and dist.low > DIST_MARGIN
-    return judged(True, seen, rep.low > REP_MARGIN or dist.high < DIST_MARGIN, detail)
+def fluent(rep: stats.Estimate, dist: stats.Estimate, note: str) -> Judged:
+    """Whether repetition hardly rises, and diversity hardly falls."""
+    seen, unseen = rep.high < REP_MARGIN and dist.low > DIST_MARGIN, rep.low > REP_MARGIN or dist.high < DIST_MARGIN
+    return judged(True, seen, unseen, f"{told({'Rep-4': rep, 'Dist-2': dist}, exact)}, {note}")
 
 
 @criterion
 def quality_kept(at: Evidence) -> Judged:
-    parts, note = kept(at, f"jot {NO_END}", "prompts")
+    rep, dist, note = kept(at, f"jot {NO_END}")
     with suppress(NotRecorded):  # the other reading of the paper's words: all of JoT takes the argmax
-        greedy, _ = kept(at, "jot suppress_tokens=[2040] temperature=0 top_p=False", "prompts")
-        note += f"; were all of JoT greedy, Rep-4 {exact(*greedy['rep4'])}"
-    return _fluent(parts, note)
-
-
-@criterion
-def quality_kept_fast(at: Evidence) -> Judged:
-    parts, note = kept(at, f"jot tau_max=3 {NO_END}", "speeches")
-    return _fluent(parts, f"by speech, {note}")
+        greedy, *_ = kept(at, "jot suppress_tokens=[2040] temperature=0 top_p=False")
+        note += f"; were all of JoT greedy, Rep-4 {exact(*greedy)}"
+    return fluent(rep, dist, note)
 
 
 # --- all of them --------------------------------------------------------------------------------------------
@@ -520,6 +504,9 @@ def first(at: Evidence) -> dict[str, Judged]:
     return dict(zip(FIRST, zip(found["status"], found["detail"], strict=True), strict=True))
 
 
+NOT_BLIND = "Second round: criteria that are not blind"  # a heading of the plan
+
+
 def _text(name: str) -> str:
     """A file of the checkout."""
     path = home() / name
@@ -529,32 +516,26 @@ def _text(name: str) -> str:
         raise UserError(f"cannot read {path} ({error.strerror}); check {path.parent.name}/ out") from error
 
 
-def _section(heading: str) -> list[str]:
-    """The lines below a heading of the plan."""
-    text = _text("notebooks/ANALYSIS.md")
-    return text.partition(f"\n## {heading}\n")[2].split("\n## ")[0].splitlines()
-
-
-SECTIONS = (
-    "Further phenomena", "Second round: criteria that are not blind", "The confirm split",
-    "Order, exits, parallelism", "Guarantee", "Flips of a whole exit set", "Further rules",
-    "Low thresholds on open text",
-)  # fmt: skip
+def _sections() -> dict[str, str]:
+    """The plan's text by heading."""
+    parts = re.split(r"^## (.+)\n", _text("notebooks/ANALYSIS.md"), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def plan() -> pd.DataFrame:
-    """The tables of phenomena as the plan has them: id, claim, seen, not_seen, and the section."""
+    """The tables of criteria as the plan has them: id, claim, seen, not_seen, and the section."""
     rows = []
-    for section in SECTIONS:
-        lines = [line for line in _section(section) if line.startswith("|")]
-        cells = ([cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines[2:])
-        rows += [[*cell[:4], section] for cell in cells]
+    for section, text in _sections().items():
+        for table in text.split("\n| id |")[1:]:
+            for line in itertools.takewhile(lambda line: line.startswith("|"), table.splitlines()[2:]):
+                cells = [cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
+                rows.append([*cells[:4], section])
     return pd.DataFrame(rows, columns=["id", "claim", "seen", "not_seen", "section"])
 
 
 def deviations() -> list[str]:
     """The plan's list of deviations, one text each."""
-    return [" ".join(text.split()) for text in re.split(r"^\* ", "\n".join(_section("Deviations")), flags=re.M)[1:]]
+    return [" ".join(text.split()) for text in re.split(r"^\* ", _sections()["Deviations"], flags=re.M)[1:]]
 
 
 def exceptions(ids: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -594,7 +575,7 @@ def given(answers: Mapping[str, Judged]) -> pd.DataFrame:
 def table(frame: pd.DataFrame) -> show.Table:
     """The frame of ``judge``: claim, criterion as planned, what came out."""
     sighted, settled = exceptions(list(frame["id"]))
-    valued = list(frame["id"][frame["section"] == SECTIONS[1]])
+    valued = list(frame["id"][frame["section"] == NOT_BLIND])
     reasons = {
         "value known when it was written": valued,
         "written when part of the JoT threshold grid had been decoded, so not blind to it": sighted,

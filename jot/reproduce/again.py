@@ -109,10 +109,8 @@ def redecode(
 
 def chosen() -> pd.DataFrame:
     """The recorded runs of Table 1 that are decoded again: every method at its default, as far as it is recorded."""
-    found = runs(dtype="float32", seed=0, split="test")
-    shown = {"model": criteria.MODELS, "task": criteria.TASKS, "method": METHODS, "setting": [""]}
-    for column, names in shown.items():
-        found = found[found[column].isin(names)]
+    found = runs(dtype="float32", seed=0, split="test", method=METHODS, setting="")
+    found = found.query("model in @criteria.MODELS and task in @criteria.TASKS")
     order = {name: i for i, name in enumerate([*criteria.MODELS, *criteria.TASKS, *METHODS])}
     return found.sort_values(["model", "task", "method"], key=lambda names: names.map(order)).set_index("cell")
 
