@@ -484,26 +484,6 @@ def quality_kept(at: Evidence) -> Judged:
 
 # --- all of them --------------------------------------------------------------------------------------------
 
-FIRST = ("scores-within", "fewer-steps", "most-on-long", "low-threshold-harm")  # the plan's first table, in its order
-
-
-def first(at: Evidence) -> dict[str, Judged]:
-    """Status and numbers of the plan's first table by id, from the records alone."""
-    rows, control, dev = [], {}, replace(at, split="dev")
-    for model, task in itertools.product(MODELS, TASKS):
-        with suppress(NotRecorded):
-            found, speed = at.paired(model, task, "jot", "full"), at.speedup(model, task, "jot")
-            rows.append({"model": model, "task": task, **found, "verdict": stats.verdict(found["low"], found["high"]),
-                         "speedup_low": speed.low, "speedup_high": speed.high})  # fmt: skip
-    for model in MODELS:
-        with suppress(NotRecorded):
-            control[model] = dev.paired(model, GSM8K, "jot spatial=False tau_max=3", "full")
-    if not rows:
-        return dict.fromkeys(FIRST, (NOT_SHOWN, "not recorded"))
-    found = main_claims(pd.DataFrame(rows), control)
-    return dict(zip(FIRST, zip(found["status"], found["detail"], strict=True), strict=True))
-
-
 NOT_BLIND = "Second round: criteria that are not blind"  # a heading of the plan
 
 
