@@ -153,6 +153,9 @@ def test_the_match_is_the_nearest_speed(noisy):
     bare = columns(made, tau_max=nearest, spatial=False)
     assert line["τ bare"] == nearest and line["bare"] == pytest.approx(speeds[nearest])
     assert line["difference"] == pytest.approx(100 * (own[0] - bare[0]).mean())
+    word = "seen" if line["difference_low"] > 0 else "not seen" if line["difference_high"] < 0 else "undecided"
+    judged = space["judged"].set_index("id").loc["spatial-matched-speed"]
+    assert judged["status"] == word and f"at τ = {nearest:g} without" in judged["detail"]
 
 
 def test_a_page_without_traces_and_other_tasks(noisy):
@@ -222,7 +225,7 @@ def extreme(kind: str) -> criteria.Evidence:
 
 IDS = [
     "threshold-speed", "threshold-harm", "threshold-high", "spatial-speed", "spatial-wide", "spatial-wide-direct",
-    "spatial-default", "spatial-matched-speed", "sweep-robust", "tau-min", "after-exit",
+    "spatial-default", "sweep-robust", "tau-min", "after-exit",
 ]  # fmt: skip
 
 

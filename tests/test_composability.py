@@ -302,7 +302,8 @@ def test_the_matched_comparisons():
     at = criteria.Evidence()
     expected = {(DREAM, GSM): (-1.3, -2.6, -0.01), (DREAM, CODE): (-2.5, -4.0, -1.1),
                 (LLADA, GSM): (0.65, -0.6, 1.9), (LLADA, CODE): (-0.3, -1.7, 1.0)}  # fmt: skip
+    cache = {DREAM: "block_length=32 cache=dual ranking=confidence temperature=0 top_p=False", LLADA: "cache=dual"}
     for (model, task), values in expected.items():
-        own, base = criteria.RETUNED[model], criteria.IN_CACHE[model].replace("jot", "full")
+        own, base = f"jot tau_max={RETUNED[model]} {cache[model]}", f"full {cache[model]}"
         found = at.difference(model, task, own, base)
         assert list(found) == pytest.approx(values, abs=0.06)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import cells
 import fake_records
 import pytest
 
+from jot import stats
+from jot.errors import UserError
 from jot.paper import criteria
 from jot.paper.criteria import judged
 from jot.runs.grid import Point
@@ -39,7 +42,8 @@ def test_no_criterion_decides_without_its_runs(half):
     outside = {"wallclock-below"}  # it reads the timings of the packaged runs
     found = criteria.judge(half)
     assert set(found["status"][~found["id"].isin(outside)]) == {"not shown"}
-    assert {word for word, _ in criteria.first(half).values()} == {"not shown"}
+    page, _ = cells.run("00_claims", until="judge-first", store=str(half.store))
+    assert {page["seen"][name][0] for name in page["FIRST"]} == {"not shown"}
 
 
 def test_exceptions_are_those_of_the_plan(root):
@@ -65,5 +69,44 @@ def test_a_name_inside_another_is_no_exception(monkeypatch):
     assert criteria.exceptions(["spatial-default", "two-sided", "sided"]) == (["two-sided"], [])
 
 
-def test_every_criterion_that_is_coded_stands_in_the_plan():
-    assert set(criteria.CRITERIA) <= set(criteria.plan()["id"])
+def test_every_criterion_stands_in_the_plan():
+    listed = set(criteria.plan()["id"])
+    assert len(criteria.known()) == 37 and set(criteria.known()) <= listed
+
+
+def test_a_page_may_decide_itself(half):
+    mine = {"averaging-suffices": ("seen", "0.8")}
+    frame = criteria.judge(half, ["tau-min", "averaging-suffices"], mine)
+    assert frame["status"].tolist() == ["not shown", "seen"] and frame["detail"].iloc[1] == "0.8"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "where"),
+    [
+        (0.1, 2, "above 0"),
+        (-5, -3.1, "below -3"),
+        (-2.9, 2.9, "within 3"),
+        (3.1, 5, "beyond 3"),
+        (-9, -3.1, "beyond 3"),
+    ],
+)
+def test_where_an_interval_lies(low, high, where):
+    other = {"above": -9, "below": 9, "within": 9, "beyond": 0}[where.split()[0]]
+    assert criteria.lies(stats.Estimate(1, low, high), where)
+    assert not criteria.lies(stats.Estimate(1, min(low, other), max(high, other)), where)
+
+
+def test_a_default_may_be_named(tmp_path):
+    made = [fake_records.scored(Point.of("pocket-dream", "pocket_gsm8k", "jot", tau_max=tau), [1.0] * 9, tau)
+            for tau in (30, 90)]  # fmt: skip
+    at = criteria.Evidence(fake_records.write(tmp_path / "store", dict(made)))
+    for name, steps in (("jot", 90), ("jot tau_max=90 gamma=0.5", 90), ("jot tau_max=30 spatial=True", 30)):
+        assert (at.run("pocket-dream", "pocket_gsm8k", name)["steps"] == steps).all()
+    with pytest.raises(criteria.NotRecorded, match="jot tau_max=60"):
+        at.run("pocket-dream", "pocket_gsm8k", "jot tau_max=60")
+
+
+def test_an_absent_list_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("JOT_HOME", str(tmp_path))
+    with pytest.raises(UserError, match="criteria.yaml .No such file or directory.; check paper/ out"):
+        criteria.known()

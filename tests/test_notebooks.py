@@ -372,6 +372,13 @@ def test_jot_paper_decodes_a_part_again(checkout, monkeypatch, capsys):
     assert "24/24 scores equal, 23/24 tokens equal" in told and "Table 1 as decoded on this machine" in told
     assert "n = 6 pocket_mmlu" in told
     assert (checkout / "results" / "paper" / "reproduction.txt").is_file()
+    assert cli.main(["verify-records", "--store", str(store), "--samples", "12"]) == 1
+    told = capsys.readouterr().out
+    assert "24 documents of 4 of 4 cells" in told and "dream: 12/12 scores equal, 12/12 token sequences equal" in told
+    assert "llada: 12/12 scores equal, 11/12 token sequences equal; " in told and " began at a margin under" in told
+    assert cli.main(["verify-records", "--store", str(store), "--samples", "3", "--cells", "dream"]) == 0
+    assert "3 documents of 2 of 2 cells" in capsys.readouterr().out
+    assert cli.main(["verify-records", "--store", str(store), "--cells", "nothing"]) == 2
     assert {path: path.read_bytes() for path in store.iterdir()} == before
 
 

@@ -7,12 +7,12 @@ import re
 import statistics
 
 import cells as notebook
+import claims
 import pytest
 import transcribe as published
+from claims import paper_table
 
 from jot.errors import UserError
-from jot.paper import claims
-from jot.paper.claims import paper_table
 
 CELLS = {
     "main_results": 80,

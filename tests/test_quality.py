@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny
-from pocket import encoders, prose
+from pocket import continuations, encoders, prose
 
 from jot import stats, tasks
 from jot.errors import UserError
@@ -271,9 +271,6 @@ def test_quality_kept(tmp_path):
     )  # fmt: skip
     with pytest.raises(UserError, match="do not hold the same documents"):
         judge(next(folders), "quality-kept", base, policy_cell("jot-argmax", full[:50]))
-    # the low threshold has a criterion of its own, by speech
-    found = judge(next(folders), "quality-kept-fast", base, policy_cell("jot-argmax", full, steps=9, tau_max=3))
-    assert found[0] == "seen" and "by speech, n = 60; but JoT takes 9.0" in found[1]
 
 
 def test_one_text_has_no_interval_width():
@@ -286,19 +283,19 @@ def test_one_text_has_no_interval_width():
 
 
 def test_the_grid_bans_the_end_of_text():
-    words = texts.tokenizer(DREAM)
-    assert texts.ends(DREAM) == str(words.eos_token_id) == str(words.pad_token_id)
+    words = continuations.tokenizer(DREAM)
+    assert continuations.ends(DREAM) == str(words.eos_token_id) == str(words.pad_token_id)
     found = grid.read(home() / "notebooks" / "grids" / "prose.yaml")
-    assert {point.params["suppress_tokens"] for point in found} == {texts.ends(DREAM)}
+    assert {point.params["suppress_tokens"] for point in found} == {continuations.ends(DREAM)}
     low = {point.params["tau_max"] for point in found if point.name == "jot-low"}
     assert low == {1.5, 3, 10} and all(point.params.get("tau_min", 1) == 1 for point in found)
 
 
 def test_human_texts_follow_each_other():
     docs = functions.load(PROSE)["test"][:20]
-    found = texts.people(DREAM, PROSE, [doc["id"] for doc in docs])
+    found = continuations.people(DREAM, PROSE, [doc["id"] for doc in docs])
     assert {len(x) for name in ("human", "others") for x in found[name]} == {128}
-    words, spoken = texts.tokenizer(DREAM), [a["text"] for a in texts.addresses()]
+    words, spoken = continuations.tokenizer(DREAM), [a["text"] for a in prose.addresses()]
     of = texts.speeches(PROSE)
     for doc, one, two in zip(docs, found["human"], found["others"], strict=True):
         prompt = words(doc["text"], add_special_tokens=False)["input_ids"][:64]
@@ -306,11 +303,11 @@ def test_human_texts_follow_each_other():
         assert whole.startswith(words.decode([*prompt, *one])) and any(whole in text for text in spoken)
         assert of[doc["id"]] == f"{doc['president']} {doc['year']}"
     with pytest.raises(UserError, match="is not in its file"):
-        texts.people(DREAM, PROSE, ["pocket_prose/test/9999"])
+        continuations.people(DREAM, PROSE, ["pocket_prose/test/9999"])
 
 
 def test_copies_are_runs_of_words_that_training_saw():
-    train = next(a["text"] for a in texts.addresses() if a["split"] == "train")
+    train = next(a["text"] for a in prose.addresses() if a["split"] == "train")
     strings = [
         train[:300].rsplit(" ", 1)[0],
         "No president has ever said these very words about a purple giraffe.",
@@ -418,6 +415,9 @@ def test_the_notebook_on_made_up_runs(tmp_path):
     row = gave["low"][-1].frame.query("τ == '3'").iloc[0]
     assert (row["Steps"], row["Same texts, %"]) == ("16.0", "50.0") and row["Rep-4"].startswith(f"{gap:+.4f}\n")
     assert "speeches" in row["Rep-4"] and "`quality-kept-fast`" in gave["verdict"][-1].text
+    fast = after["judged"].set_index("id").loc["quality-kept-fast"]  # a criterion of its own, by speech
+    assert fast["status"] == "not seen" and "by speech, n = 60; but JoT takes 16.0 of 128 steps, 50 %" in fast["detail"]
+    assert before["judged"]["status"].tolist() == ["seen", "not shown"]
     assert all((before["starts"][key] == after["starts"][key]).all() for key in before["starts"])
 
 

@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 
 from jot.models import PACKAGED, home
-from jot.paper import texts
 from jot.runs.frames import runs, samples
 from jot.runs.parameters import NotebookError, closest
+from pocket.continuations import gather
 
 ENCODERS = {
     "gpt2-large": "GPT-2 large, last token's final hidden state (mauve-text's default)",
@@ -203,7 +203,7 @@ def recorded() -> list[str]:
     """Every recorded continuation of the packaged models and the human text beside it, each once."""
     found = runs(task="pocket_prose")
     found = found[found["model"].isin(PACKAGED)]
-    written = texts.gather(samples(found.assign(set=found["cell"]), columns=["generated"]))
+    written = gather(samples(found.assign(set=found["cell"]), columns=["generated"]))
     return list(dict.fromkeys(written["text"]))
 
 

@@ -1,14 +1,15 @@
-"""The criteria of ``notebooks/ANALYSIS.md``, each as code that a frame of records answers.
+"""The criteria of ``notebooks/ANALYSIS.md``, answered by a frame of records.
 
-A criterion has two halves, "seen" and "not seen", and needs all of its runs: with one missing it is not shown, also
-where what is recorded would meet a half. Where both halves are met, neither decides.
+Those that are differences of scores between two runs stand in ``data/paper/criteria.yaml``; the others are code, here
+or in the one notebook that shows them. A criterion has two halves, "seen" and "not seen", and needs all of its runs:
+with one missing it is not shown, also where what is recorded would meet a half. Where both are met, neither decides.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from jot import stats
 from jot.errors import UserError
@@ -30,7 +32,6 @@ MODELS = DREAM, LLADA = ("pocket-dream", "pocket-llada")  # the paper's order: D
 GSM8K, MMLU, HELLASWAG, HUMANEVAL = TASKS = ("pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag", "pocket_humaneval")
 LONG = (GSM8K, HUMANEVAL)
 TAUS = (10, 30, 60, 90, 120, 150)  # the grid of the paper's threshold ablations
-MARGIN = stats.MARGIN
 
 Judged = tuple[str, str]  # status, detail
 
@@ -49,29 +50,30 @@ def judged(complete: bool, seen: bool, unseen: bool, detail: str) -> Judged:
     return SEEN if seen else NOT_SEEN if unseen else UNDECIDED, detail
 
 
-def points(estimate: stats.Estimate) -> str:
-    """``-1.2 [-2.0, -0.4]``."""
-    return show.interval(*estimate, sign="+", gap=" ")
-
-
-def times(estimate: stats.Estimate) -> str:
-    """``4.21× [4.10, 4.33]``."""
-    return show.interval(*estimate, digits=2, unit="×", gap=" ")
-
-
-def factor(estimate: stats.Estimate) -> str:
-    """``0.996 [0.975, 1.015]``."""
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*estimate)
-
-
-def exact(estimate: stats.Estimate) -> str:
-    """``+0.0012 [-0.0005, +0.0029]``."""
-    return "{:+.4f} [{:+.4f}, {:+.4f}]".format(*estimate)
+points = partial(show.interval, sign="+", gap=" ")  # -1.2 [-2.0, -0.4]
+times = partial(show.interval, digits=2, unit="×", gap=" ")  # 4.21× [4.10, 4.33]
+factor = "{:.3f} [{:.3f}, {:.3f}]".format
+exact = "{:+.4f} [{:+.4f}, {:+.4f}]".format
 
 
 def told(parts: Mapping[str, stats.Estimate], spell: Callable = points, unit: str = "") -> str:
     """Each part after its name, if it has one."""
-    return "; ".join(f"{name} {spell(part)}{unit}".strip() for name, part in parts.items())
+    return "; ".join(f"{name} {spell(*part)}{unit}".strip() for name, part in parts.items())
+
+
+def lies(estimate: stats.Estimate, where: str) -> bool:
+    """Whether an interval lies ``above 0`` or ``below -3``, or ``within 3`` of 0 or ``beyond 3`` of it, as a whole."""
+    word, bound = where.split()
+    low, high, x = estimate.low, estimate.high, float(bound)
+    return {"above": low > x, "below": high < x, "within": -x < low and high < x, "beyond": low > x or high < -x}[word]
+
+
+def each(
+    parts: Mapping[str, stats.Estimate], seen: str, unseen: str, spell: Callable = points, unit: str = ""
+) -> Judged:
+    """Seen where each part ``lies`` so, not seen where any does."""
+    met = all(lies(part, seen) for part in parts.values()), any(lies(part, unseen) for part in parts.values())
+    return judged(True, *met, told(parts, spell, unit))
 
 
 class NotRecorded(LookupError):
@@ -80,10 +82,10 @@ class NotRecorded(LookupError):
 
 @dataclass(eq=False)
 class Evidence:
-    """Recorded runs of the test split, named as ``method setting``: ``"full"``, ``"jot spatial=False tau_max=10"``.
+    """Recorded runs of the test split, named by method and what it sets: ``full``, ``jot spatial=False tau_max=10``.
 
-    ``setting`` is what differs from the defaults of the family, task and method (``runs``). Differences are in points
-    with Tango's interval, speedups are ratios of sums with a bootstrap over documents.
+    What is the default of a family, task and method may be named or not. Differences are in points with Tango's
+    interval, speedups are ratios of sums with a bootstrap over documents.
     """
 
     store: str | Path | None = None
@@ -113,16 +115,16 @@ class Evidence:
         Raises:
             NotRecorded: it is not there.
         """
-        method, _, setting = name.partition(" ")
-        at = self.runs
-        at = at[(at["model"] == model) & (at["task"] == task) & (at["split"] == self.split)]
-        at = at[(at["method"] == method) & (at["setting"] == " ".join(sorted(setting.split())))]
+        method, *words = name.split()
+        default = {f"{key}={value}" for key, value in defaults(family(model), task, method).items()}
+        setting = " ".join(sorted(set(words) - default))
+        beside = self.runs.query("model == @model and task == @task and split == @self.split")
+        at = beside[(beside["method"] == method) & (beside["setting"] == setting)]
         if at.empty:
             raise NotRecorded(f"{model} {task} {name}")
         key = at["cell"].iloc[0]
         if key not in self._read:  # a file holds all runs of a model, task and split: read together, once
             columns = ["score", "configured_steps", "steps"] + ["generated"] * (task == PROSE)
-            beside = self.runs.query("model == @model and task == @task and split == @self.split")
             beside = at.head(1) if task == PROSE or self.limit is not None else beside
             beside = beside[~beside["cell"].isin(list(self._read))]
             self.hold(samples(beside, self.store, columns, self.limit, paired=False))
@@ -152,75 +154,31 @@ class Evidence:
         one, two = self.pair(model, task, name, other)
         return stats.ratio_of_ratios(one["configured_steps"], one["steps"], two["configured_steps"], two["steps"])
 
-    def differences(self, keys: Mapping[str, tuple[str, str, str, str]]) -> dict[str, stats.Estimate]:
-        """By name."""
-        return {name: self.difference(*key) for name, key in keys.items()}
 
-
-def named(method: str, model: str, **settings: object) -> str:
-    """The name of a run by what it sets; what is the default leaves no trace, as in ``runs``."""
-    default = defaults(family(model), GSM8K, method)
-    changed = {name: value for name, value in settings.items() if value != default.get(name)}
-    return " ".join([method, *(f"{name}={value}" for name, value in sorted(changed.items()))])
-
-
-jot = partial(named, "jot")
-
-
-def bare(model: str, tau: float) -> str:
-    """JoT without spatial modulation."""
-    return jot(model, tau_max=tau, spatial=False)
-
-
-# --- shapes of a criterion ----------------------------------------------------------------------------------
+# --- which there are ----------------------------------------------------------------------------------------
 
 Rule = Callable[[Evidence], Judged]
-CRITERIA: dict[str, Rule] = {}  # by id of the plan; not shown where a rule raises NotRecorded
+CODED: dict[str, Rule] = {}  # by id of the plan; not shown where a rule raises NotRecorded
 
 
 def criterion(rule: Rule) -> Rule:
     """Enters a function under its name."""
-    CRITERIA[rule.__name__.replace("_", "-")] = rule
+    CODED[rule.__name__.replace("_", "-")] = rule
     return rule
 
 
-def above(bound: float) -> Callable[[stats.Estimate], bool]:
-    return lambda estimate: estimate.low > bound
-
-
-def below(bound: float) -> Callable[[stats.Estimate], bool]:
-    return lambda estimate: estimate.high < bound
-
-
-KEPT, LOST = above(-MARGIN), below(-MARGIN)
-
-
-def each(
-    parts: Mapping[str, stats.Estimate], seen: Callable, unseen: Callable, spell: Callable = points, unit: str = ""
+def compared(
+    at: Evidence, parts: Mapping[str, Sequence[str]], seen: str, unseen: str, split: str = "test", unit: str = ""
 ) -> Judged:
-    """Seen where each part is, not seen where any is not."""
-    return judged(True, all(map(seen, parts.values())), any(map(unseen, parts.values())), told(parts, spell, unit))
+    """A criterion of ``data/paper/criteria.yaml``, which says what the arguments are."""
+    at = at.confirm if split == "confirm" else at
+    return each({name: at.difference(*key) for name, key in parts.items()}, seen, unseen, unit=unit)
 
 
-def differ(
-    name: str, keys: Mapping[str, tuple[str, str, str, str]], seen: Callable, unseen: Callable,
-    confirm: bool = False, unit: str = "",
-) -> None:  # fmt: skip
-    """Enters a criterion on differences of scores, by ``each``.
-
-    Args:
-        keys: by name for the detail: model, task, the run and the other.
-        confirm: on the confirm split.
-    """
-    CRITERIA[name] = lambda at: each((at.confirm if confirm else at).differences(keys), seen, unseen, unit=unit)
-
-
-def pairs(
-    names: Callable[[str], tuple[str, str]], tasks: Iterable[str] = (GSM8K,), models: Iterable[str] = MODELS
-) -> dict[str, tuple[str, str, str, str]]:
-    """``differ``'s keys of several models and tasks, from the names of a model's two runs."""
-    tasks = tuple(tasks)
-    return {m + f" {t}" * (len(tasks) > 1): (m, t, *names(m)) for m in models for t in tasks}
+def known() -> dict[str, Rule]:
+    """All criteria but those of a single notebook, by id."""
+    listed = yaml.safe_load(_text("data/paper/criteria.yaml"))
+    return {name: partial(compared, **entry) for name, entry in listed.items()} | CODED
 
 
 # --- the main table -----------------------------------------------------------------------------------------
@@ -266,53 +224,6 @@ def main_claims(compared: pd.DataFrame, control: Mapping[str, Mapping]) -> pd.Da
     return pd.DataFrame([(claim, *found) for claim, found in rows.items()], columns=["claim", "status", "detail"])
 
 
-# --- single differences of scores ---------------------------------------------------------------------------
-
-IN_CACHE = {
-    DREAM: "jot block_length=32 cache=dual ranking=confidence temperature=0 top_p=False",
-    LLADA: "jot cache=dual",
-}
-RETUNED = {DREAM: f"{IN_CACHE[DREAM]} tau_max=30", LLADA: f"{IN_CACHE[LLADA]} tau_max=60"}  # as the paper retunes
-FULL_IN_CACHE = {model: name.replace("jot", "full") for model, name in IN_CACHE.items()}
-BLOCKS = {DREAM: "full block_length=32 ranking=confidence temperature=0 top_p=False", LLADA: "full"}  # greedy in blocks
-CALIBRATED = {GSM8K: 30, HUMANEVAL: 60}  # on dev, of both models
-HOT = "fastdllm temperature=0.1 top_p=0.9"
-
-differ("prophet-loses", {"JoT minus Prophet": (DREAM, GSM8K, "jot", "prophet")}, above(0), below(0))
-differ("fastdllm-hellaswag", {"Fast-dLLM minus full": (DREAM, HELLASWAG, "fastdllm", "full")}, LOST, KEPT)
-differ("threshold-harm", {f"{task}:": (DREAM, task, bare(DREAM, 10), "full") for task in LONG}, below(0), KEPT,
-       unit=" points")  # fmt: skip
-differ("threshold-high", {f"τ = {tau}:": (DREAM, GSM8K, bare(DREAM, tau), "full") for tau in (120, 150)}, KEPT, LOST,
-       unit=" points")  # fmt: skip
-for name, other in (("spatial-wide", bare(DREAM, 90)), ("spatial-wide-direct", "jot")):
-    differ(name, {"": (DREAM, GSM8K, jot(DREAM, gamma=0.9), other)}, below(0), above(-1), unit=" points")
-differ("llada-low", {"τ = 10 minus full": (LLADA, GSM8K, "jot tau_max=10", "full")}, LOST, KEPT)
-differ("choice-flat", pairs(lambda m: (jot(m, tau_max=10), jot(m, tau_max=150)), (MMLU, HELLASWAG)),
-       lambda x: KEPT(x) and x.high < MARGIN, lambda x: x.low > MARGIN or LOST(x))  # fmt: skip
-# Composition with a cache, as the paper retunes it; matched: against full decoding in the same order and cache.
-differ("compose-gsm8k", pairs(lambda m: (RETUNED[m], "full")), KEPT, LOST)
-differ("compose-gsm8k-matched", pairs(lambda m: (RETUNED[m], FULL_IN_CACHE[m])), KEPT, LOST)
-differ("compose-humaneval", {m: (m, HUMANEVAL, "fastdllm", RETUNED[m]) for m in MODELS}, above(0), below(0))
-# Temperature, top-p 0.9 on Dream, as the grid ``temperature`` decodes it.
-differ("temperature-collapse", {"T = 0.1 minus T = 0": (DREAM, HUMANEVAL, HOT, "fastdllm top_p=0.9")}, below(-10), KEPT)
-differ("temperature-unit", {"raw gate minus published": (DREAM, HUMANEVAL, HOT.replace(" ", " gate=raw ", 1), HOT)},
-       above(0), below(0))  # fmt: skip
-differ("temperature-transfer",
-       {f"{m} T = {t:g}": (m, GSM8K, jot(m, temperature=t), named("full", m, temperature=t))
-        for m in MODELS for t in (0, 0.1, 0.5, 1)}, KEPT, LOST)  # fmt: skip
-# The second round, and the confirm split.
-matched = {"JoT minus full decoding greedy in blocks": (DREAM, GSM8K, "jot", BLOCKS[DREAM])}
-differ("headline-matched", matched, above(0), below(0))
-differ("confirm-gain", matched, above(0), below(0), confirm=True)
-differ("confirm-score", pairs(lambda m: ("jot", "full"), LONG), KEPT, LOST, confirm=True)
-differ("confirm-matched", pairs(lambda m: ("jot", BLOCKS[m]), LONG), KEPT, LOST, confirm=True)
-differ("confirm-cache", pairs(lambda m: (RETUNED[m], FULL_IN_CACHE[m]), LONG), KEPT, LOST, confirm=True)
-differ("confirm-calibrated",
-       {f"{m} {t}": (m, t, jot(m, tau_max=CALIBRATED[t]), "full") for m in MODELS for t in LONG},
-       KEPT, LOST, confirm=True)  # fmt: skip
-differ("order-kept", pairs(lambda m: ("jot stop_at_eos=True", "full stop_at_eos=True")), KEPT, LOST, confirm=True)
-
-
 # --- ablations ----------------------------------------------------------------------------------------------
 
 
@@ -320,8 +231,9 @@ differ("order-kept", pairs(lambda m: ("jot stop_at_eos=True", "full stop_at_eos=
 def klass_slow(at: Evidence) -> Judged:
     gap = at.difference(DREAM, GSM8K, "klass", "full")
     slow, fast = (at.speedup(DREAM, GSM8K, name) for name in ("klass", "jot"))
-    detail = f"KLASS minus full {points(gap)}; speedups {times(slow)} against {times(fast)} of JoT"
-    return judged(True, KEPT(gap) and slow.high < fast.low, LOST(gap) or slow.low > fast.high, detail)
+    detail = f"KLASS minus full {points(*gap)}; speedups {times(*slow)} against {times(*fast)} of JoT"
+    seen, unseen = lies(gap, "above -3") and slow.high < fast.low, lies(gap, "below -3") or slow.low > fast.high
+    return judged(True, seen, unseen, detail)
 
 
 @criterion
@@ -335,7 +247,7 @@ def two_sided(at: Evidence) -> Judged:
 @criterion
 def threshold_speed(at: Evidence) -> Judged:
     speeds = [
-        [at.speedup(model, task, bare(model, tau)) for tau in both]
+        [at.speedup(model, task, f"jot spatial=False tau_max={tau}") for tau in both]
         for model in MODELS for task in LONG for both in itertools.pairwise(TAUS)
     ]  # fmt: skip
     falls = sum(lower.value > higher.value for lower, higher in speeds)
@@ -346,43 +258,35 @@ def threshold_speed(at: Evidence) -> Judged:
 
 @criterion
 def spatial_speed(at: Evidence) -> Judged:
-    wide = jot(DREAM, gamma=0.9, window=16)
-    parts = {f"{task}: ratio of speedups": at.ratio(DREAM, task, wide, bare(DREAM, 90)) for task in LONG}
-    return each(parts, above(1), below(1), factor)
-
-
-@criterion
-def spatial_matched_speed(at: Evidence) -> Judged:
-    fast = at.speedup(DREAM, GSM8K, "jot").value
-    speeds = {tau: at.speedup(DREAM, GSM8K, bare(DREAM, tau)).value for tau in TAUS}
-    tau = min(TAUS, key=lambda tau: abs(speeds[tau] - fast))
-    e = at.difference(DREAM, GSM8K, "jot", bare(DREAM, tau))
-    detail = f"{points(e)} points; {fast:.1f}× with, {speeds[tau]:.1f}× at τ = {tau} without"
-    return judged(True, e.low > 0, e.high < 0, detail)
+    keys = {
+        f"{task}: ratio of speedups": (DREAM, task, "jot gamma=0.9 window=16", "jot spatial=False") for task in LONG
+    }
+    return each({name: at.ratio(*key) for name, key in keys.items()}, "above 1", "below 1", factor)
 
 
 @criterion
 def spatial_default(at: Evidence) -> Judged:
-    e, ratio = (ask(DREAM, GSM8K, "jot", bare(DREAM, 90)) for ask in (at.difference, at.ratio))
-    detail = f"{points(e)} points, ratio of speedups {factor(ratio)}"
-    return judged(True, KEPT(e) and e.high < MARGIN and ratio.low > 1, LOST(e) or ratio.high < 1, detail)
+    gap, ratio = (ask(DREAM, GSM8K, "jot", "jot spatial=False") for ask in (at.difference, at.ratio))
+    seen, unseen = lies(gap, "within 3") and ratio.low > 1, lies(gap, "below -3") or ratio.high < 1
+    return judged(True, seen, unseen, f"{points(*gap)} points, ratio of speedups {factor(*ratio)}")
 
 
 @criterion
 def sweep_robust(at: Evidence) -> Judged:
     shapes = [(0.3, 8), (0.5, 8), (0.7, 8), (0.5, 16)]
-    names = [jot(DREAM, tau_max=tau, gamma=g, window=d) for tau in (60, 90, 120) for g, d in shapes]
-    found = [at.difference(DREAM, GSM8K, name, "jot") for name in names if name != "jot"]
+    names = [(tau, g, d) for tau in (60, 90, 120) for g, d in shapes if (tau, g, d) != (90, 0.5, 8)]
+    found = [at.difference(DREAM, GSM8K, f"jot tau_max={tau} gamma={g} window={d}", "jot") for tau, g, d in names]
     values, lows, highs = zip(*found, strict=True)
     detail = f"{len(found)} differences from {min(values):+.1f} to {max(values):+.1f} points"
-    return judged(True, min(lows) > -MARGIN, min(highs) < -MARGIN, f"{detail}, lowest limit {min(lows):+.1f}")
+    seen, unseen = min(lows) > -stats.MARGIN, min(highs) < -stats.MARGIN
+    return judged(True, seen, unseen, f"{detail}, lowest limit {min(lows):+.1f}")
 
 
 @criterion
 def tau_min(at: Evidence) -> Judged:
     shapes = [(0.9, 16), (0.9, 8), (0.7, 8), (0.5, 16), (0.5, 8), (0.5, 4), (0.3, 8)]
     found = [
-        at.difference(DREAM, task, *(jot(DREAM, gamma=g, window=d, tau_min=floor) for floor in (30, 1)))
+        at.difference(DREAM, task, *(f"jot gamma={g} window={d} tau_min={floor}" for floor in (30, 1)))
         for task in LONG for g, d in shapes
     ]  # fmt: skip
     better = sum(e.low > 0 for e in found)
@@ -392,39 +296,34 @@ def tau_min(at: Evidence) -> Judged:
 @criterion
 def after_exit(at: Evidence) -> Judged:
     found = [at.difference(model, task, "jot combine=after_exit", "jot") for model in MODELS for task in TASKS]
-    within = sum(-MARGIN < e.low and e.high < MARGIN for e in found)
-    beyond = sum(e.low > MARGIN or e.high < -MARGIN for e in found)
+    within, beyond = (sum(lies(e, where) for e in found) for where in ("within 3", "beyond 3"))
     widest = max(found, key=lambda e: abs(e.value))
-    detail = f"{within} of {len(found)} intervals within, {beyond} wholly beyond; largest {points(widest)} points"
+    detail = f"{within} of {len(found)} intervals within, {beyond} wholly beyond; largest {points(*widest)} points"
     return judged(True, within == len(found), beyond > 0, detail)
 
 
 @criterion
 def compose_horizon(at: Evidence) -> Judged:
-    alone, cached = at.speedup(DREAM, HUMANEVAL, "jot"), at.speedup(DREAM, HUMANEVAL, IN_CACHE[DREAM])
-    detail = f"alone {times(alone)}; in the cache {times(cached)}"
+    in_cache = "jot block_length=32 cache=dual ranking=confidence temperature=0 top_p=False"
+    alone, cached = (at.speedup(DREAM, HUMANEVAL, name) for name in ("jot", in_cache))
+    detail = f"alone {times(*alone)}; in the cache {times(*cached)}"
     return judged(True, alone.low > cached.high, alone.high < cached.low, detail)
 
 
 @criterion
 def confirm_spatial(at: Evidence) -> Judged:
     near = {DREAM: 60, LLADA: 18}  # without spatial modulation about as fast as the default, on test
-    parts = at.confirm.differences(pairs(lambda m: ("jot", bare(m, near[m])), LONG))
-    better, worse = sum(map(above(0), parts.values())), sum(map(below(0), parts.values()))
+    keys = {f"{m} {t}": (m, t, "jot", f"jot spatial=False tau_max={near[m]}") for m in MODELS for t in LONG}
+    parts = {name: at.confirm.difference(*key) for name, key in keys.items()}
+    better, worse = (sum(lies(part, where) for part in parts.values()) for where in ("above 0", "below 0"))
     return judged(True, better >= 2 and not worse, worse > 0, told(parts))
 
 
 @criterion
 def confirm_tail(at: Evidence) -> Judged:
     """Both sides ended at their end of text: full decoding's steps over JoT's."""
-    keys = pairs(lambda m: ("jot stop_at_eos=True", "full stop_at_eos=True"), LONG)
-    return each({name: at.confirm.ratio(*key) for name, key in keys.items()}, above(5), below(5), times)
-
-
-@criterion
-def price_parallel(at: Evidence) -> Judged:
-    parts = at.confirm.differences(pairs(lambda m: ("jot stop_at_eos=True", "jot max_commits=1 stop_at_eos=True")))
-    return judged(True, all(map(below(0), parts.values())), all(map(above(-1), parts.values())), told(parts))
+    keys = itertools.product(MODELS, LONG, ["jot stop_at_eos=True"], ["full stop_at_eos=True"])
+    return each({f"{key[0]} {key[1]}": at.confirm.ratio(*key) for key in keys}, "above 5", "below 5", times)
 
 
 # --- time ---------------------------------------------------------------------------------------------------
@@ -454,26 +353,14 @@ def wallclock_below(at: Evidence) -> Judged:
         both = full.merge(mine, left_index=True, right_index=True, suffixes=("_full", ""))
         sums = (both[name] for name in ("seconds_full", "seconds", "steps_full", "steps"))
         parts[f"{model} {task}"] = stats.ratio_of_ratios(*sums)
-    lower, apart = sum(part.value < 1 for part in parts.values()), sum(map(below(1), parts.values()))
+    lower, apart = sum(part.value < 1 for part in parts.values()), sum(part.high < 1 for part in parts.values())
     n = found.groupby(["model", "task"])["doc_id"].nunique().min()
     detail = f"{told(parts, factor)}; of {len(parts)} estimates {lower} and of their intervals {apart} wholly below 1"
     detail += f"; n = {n} a task"
     if (ratio := found["seconds"].sum() / found["cpu_seconds"].sum()) > BUSY:
         return NOT_SHOWN, f"the machine was busy, clock over processor time {ratio:.1f}; {detail}"
     # "Below 1" is read as: the whole interval lies below; an estimate alone may do so by less than it is known to.
-    return judged(True, apart == len(parts), all(map(above(1), parts.values())), detail)
-
-
-@criterion
-def averaging_suffices(at: Evidence) -> Judged:
-    """Ratio of sums over mean of ratios of JoT's steps; below and above are read as: the whole interval."""
-    parts = {}
-    for model, task in itertools.product(MODELS, LONG):
-        configured, steps = (at.run(model, task, "jot")[name] for name in ("configured_steps", "steps"))
-        ratio = configured / steps
-        parts[f"{model} {task}"] = stats.ratio_of_ratios(configured, steps, ratio, 0 * ratio + 1)
-    unseen = any(all(parts[f"{model} {task}"].low > 0.97 for task in LONG) for model in MODELS)
-    return judged(True, all(map(below(0.91), parts.values())), unseen, told(parts, factor))
+    return judged(True, apart == len(parts), all(part.low > 1 for part in parts.values()), detail)
 
 
 # --- failures -----------------------------------------------------------------------------------------------
@@ -519,7 +406,7 @@ def errors_slow(at: Evidence) -> Judged:
 
 @criterion
 def aggressive_rejects(at: Evidence) -> Judged:
-    found = {tau: at.pair(DREAM, GSM8K, jot(DREAM, tau_max=tau), "full") for tau in (90, 30)}
+    found = {tau: at.pair(DREAM, GSM8K, f"jot tau_max={tau}", "full") for tau in (90, 30)}
     return rejections({tau: run.assign(score_full=full["score"]) for tau, (run, full) in found.items()}, GSM8K)
 
 
@@ -569,100 +456,66 @@ PROSE, NO_END = "pocket_prose", "suppress_tokens=[2040] temperature=1 top_p=0.95
 REP_MARGIN, DIST_MARGIN = 0.01, -0.02
 
 
-def kept(at: Evidence, name: str, by: str) -> tuple[dict[str, stats.Estimate], str]:
-    """Rep-4 and Dist-2, JoT minus full decoding; and how much there was to lose.
-
-    Args:
-        name: JoT's run.
-        by: what the intervals resample, "prompts" or "speeches".
-    """
+def kept(at: Evidence, name: str) -> tuple[stats.Estimate, stats.Estimate, str]:
+    """Rep-4 and Dist-2 of a run of JoT minus those of full decoding; and how much there was to lose."""
     method, baseline = at.pair(DREAM, PROSE, name, f"full {NO_END}")
     ids = order(PROSE, "test", method.index)
     one, two = (texts.measures(list(run["generated"][ids])) for run in (method, baseline))
-    gaps = {measure: one[measure] - two[measure] for measure in ("rep4", "dist2")}
-    speeches = texts.speeches(PROSE)
-    found = texts.intervals(gaps, [speeches[doc_id] for doc_id in ids] if by == "speeches" else None)
-    names = ["value", "low", "high"] if by == "prompts" else ["value", "speech_low", "speech_high"]
-    parts = {measure: stats.Estimate(*row) for measure, row in zip(gaps, found[names].to_numpy(), strict=True)}
+    found = texts.intervals({measure: one[measure] - two[measure] for measure in ("rep4", "dist2")})
     steps, same = method["steps"].mean(), 100 * texts.same(method["generated"], baseline["generated"])[0]
     note = f"JoT takes {steps:.1f} of {method['configured_steps'].mean():.0f} steps, {same:.0f} % of texts are the same"
-    return parts, f"n = {len(ids):,}; but {note}"
+    return *(stats.Estimate(*row) for row in found.to_numpy()), f"n = {len(ids):,}; but {note}"
 
 
-def _fluent(parts: Mapping[str, stats.Estimate], note: str) -> Judged:
-    rep, dist = parts["rep4"], parts["dist2"]
-    detail = f"{told({'Rep-4': rep, 'Dist-2': dist}, exact)}, {note}"
-    seen = rep.high < REP_MARGIN and dist.low > DIST_MARGIN
-    return judged(True, seen, rep.low > REP_MARGIN or dist.high < DIST_MARGIN, detail)
+def fluent(rep: stats.Estimate, dist: stats.Estimate, note: str) -> Judged:
+    """Whether repetition hardly rises, and diversity hardly falls."""
+    seen, unseen = rep.high < REP_MARGIN and dist.low > DIST_MARGIN, rep.low > REP_MARGIN or dist.high < DIST_MARGIN
+    return judged(True, seen, unseen, f"{told({'Rep-4': rep, 'Dist-2': dist}, exact)}, {note}")
 
 
 @criterion
 def quality_kept(at: Evidence) -> Judged:
-    parts, note = kept(at, f"jot {NO_END}", "prompts")
+    rep, dist, note = kept(at, f"jot {NO_END}")
     with suppress(NotRecorded):  # the other reading of the paper's words: all of JoT takes the argmax
-        greedy, _ = kept(at, "jot suppress_tokens=[2040] temperature=0 top_p=False", "prompts")
-        note += f"; were all of JoT greedy, Rep-4 {exact(greedy['rep4'])}"
-    return _fluent(parts, note)
-
-
-@criterion
-def quality_kept_fast(at: Evidence) -> Judged:
-    parts, note = kept(at, f"jot tau_max=3 {NO_END}", "speeches")
-    return _fluent(parts, f"by speech, {note}")
+        greedy, *_ = kept(at, "jot suppress_tokens=[2040] temperature=0 top_p=False")
+        note += f"; were all of JoT greedy, Rep-4 {exact(*greedy)}"
+    return fluent(rep, dist, note)
 
 
 # --- all of them --------------------------------------------------------------------------------------------
 
-FIRST = ("scores-within", "fewer-steps", "most-on-long", "low-threshold-harm")  # the plan's first table, in its order
+NOT_BLIND = "Second round: criteria that are not blind"  # a heading of the plan
 
 
-def first(at: Evidence) -> dict[str, Judged]:
-    """Status and numbers of the plan's first table by id, from the records alone."""
-    rows, control, dev = [], {}, replace(at, split="dev")
-    for model, task in itertools.product(MODELS, TASKS):
-        with suppress(NotRecorded):
-            found, speed = at.paired(model, task, "jot", "full"), at.speedup(model, task, "jot")
-            rows.append({"model": model, "task": task, **found, "verdict": stats.verdict(found["low"], found["high"]),
-                         "speedup_low": speed.low, "speedup_high": speed.high})  # fmt: skip
-    for model in MODELS:
-        with suppress(NotRecorded):
-            control[model] = dev.paired(model, GSM8K, bare(model, 3), "full")
-    if not rows:
-        return dict.fromkeys(FIRST, (NOT_SHOWN, "not recorded"))
-    found = main_claims(pd.DataFrame(rows), control)
-    return dict(zip(FIRST, zip(found["status"], found["detail"], strict=True), strict=True))
-
-
-def _section(heading: str) -> list[str]:
-    """The lines below a heading of the plan."""
-    path = home() / "notebooks" / "ANALYSIS.md"
+def _text(name: str) -> str:
+    """A file of the checkout."""
+    path = home() / name
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot read {path} ({error.strerror}); check notebooks/ out") from error
-    return text.partition(f"\n## {heading}\n")[2].split("\n## ")[0].splitlines()
+        raise UserError(f"cannot read {path} ({error.strerror}); check {path.parent.name}/ out") from error
 
 
-SECTIONS = (
-    "Further phenomena", "Second round: criteria that are not blind", "The confirm split",
-    "Order, exits, parallelism", "Guarantee", "Flips of a whole exit set", "Further rules",
-    "Low thresholds on open text",
-)  # fmt: skip
+def _sections() -> dict[str, str]:
+    """The plan's text by heading."""
+    parts = re.split(r"^## (.+)\n", _text("notebooks/ANALYSIS.md"), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def plan() -> pd.DataFrame:
-    """The tables of phenomena as the plan has them: id, claim, seen, not_seen, and the section."""
+    """The tables of criteria as the plan has them: id, claim, seen, not_seen, and the section."""
     rows = []
-    for section in SECTIONS:
-        lines = [line for line in _section(section) if line.startswith("|")]
-        cells = ([cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines[2:])
-        rows += [[*cell[:4], section] for cell in cells]
+    for section, text in _sections().items():
+        for table in text.split("\n| id |")[1:]:
+            for line in itertools.takewhile(lambda line: line.startswith("|"), table.splitlines()[2:]):
+                cells = [cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
+                rows.append([*cells[:4], section])
     return pd.DataFrame(rows, columns=["id", "claim", "seen", "not_seen", "section"])
 
 
 def deviations() -> list[str]:
     """The plan's list of deviations, one text each."""
-    return [" ".join(text.split()) for text in re.split(r"^\* ", "\n".join(_section("Deviations")), flags=re.M)[1:]]
+    return [" ".join(text.split()) for text in re.split(r"^\* ", _sections()["Deviations"], flags=re.M)[1:]]
 
 
 def exceptions(ids: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -676,19 +529,25 @@ def exceptions(ids: Iterable[str]) -> tuple[list[str], list[str]]:
     return sighted, [name for name in settled if name not in sighted]
 
 
-def judge(evidence: Evidence, ids: Iterable[str] | None = None) -> pd.DataFrame:
-    """Status and detail of criteria, all of this file by default, with the plan's own words beside them."""
-    found = {}
-    for name in [*CRITERIA] if ids is None else list(ids):
+def judge(
+    evidence: Evidence, ids: Iterable[str] | None = None, decided: Mapping[str, Judged] | None = None
+) -> pd.DataFrame:
+    """Status and detail of criteria, by default of all that ``known`` has, with the plan's own words beside them.
+
+    Args:
+        decided: answers that a page has found itself, by id.
+    """
+    rules, found = known(), {}
+    for name in rules if ids is None else ids:
         try:
-            found[name] = CRITERIA[name](evidence)
+            found[name] = decided[name] if decided and name in decided else rules[name](evidence)
         except NotRecorded as missing:
             found[name] = NOT_SHOWN, f"not recorded: {missing}"
     return given(found)
 
 
 def given(answers: Mapping[str, Judged]) -> pd.DataFrame:
-    """The same for criteria that a page decides itself from its own table (guarantee, exit sets, further rules)."""
+    """The same where a page decides all of them from its own table (guarantee, exit sets, further rules)."""
     rows = plan().set_index("id").loc[[*answers]].reset_index()
     return rows.assign(status=[word for word, _ in answers.values()], detail=[detail for _, detail in answers.values()])
 
@@ -696,9 +555,9 @@ def given(answers: Mapping[str, Judged]) -> pd.DataFrame:
 def table(frame: pd.DataFrame) -> show.Table:
     """The frame of ``judge``: claim, criterion as planned, what came out."""
     sighted, settled = exceptions(list(frame["id"]))
-    known = list(frame["id"][frame["section"] == SECTIONS[1]])
+    valued = list(frame["id"][frame["section"] == NOT_BLIND])
     reasons = {
-        "value known when it was written": known,
+        "value known when it was written": valued,
         "written when part of the JoT threshold grid had been decoded, so not blind to it": sighted,
         "how it is measured was settled later": settled,
     }
@@ -707,7 +566,7 @@ def table(frame: pd.DataFrame) -> show.Table:
     fixed += f", with exceptions listed there under Deviations ({excepted})" if excepted else ""
     shown = pd.DataFrame(
         {
-            "Phenomenon": [name + ("\nnot blind" if name in sighted + known else "") for name in frame["id"]],
+            "Phenomenon": [name + ("\nnot blind" if name in sighted + valued else "") for name in frame["id"]],
             "Claim of the paper": frame["claim"],
             "Seen where": frame["seen"],
             "Not seen where": frame["not_seen"],

@@ -43,16 +43,22 @@ class Agreement(NamedTuple):
     tokens: int
     margins: list[float]
 
-    @property
-    def close(self) -> int:
-        """How many parted at a margin under ``SMALL``."""
-        return sum(margin < SMALL for margin in self.margins)
-
     def told(self, what: str = "tokens") -> str:
         return f"{self.scores}/{self.n} scores equal, {self.tokens}/{self.n} {what} equal"
 
-    def parted(self) -> str:
-        return f"; {self.close} of {len(self.margins)} differences began at a margin under {SMALL:g}"
+    @property
+    def explained(self) -> bool:
+        """Whether every difference began where a decision may fall either way."""
+        return all(margin < SMALL for margin in self.margins)
+
+    def close(self) -> str:
+        """How many differences began so, if there are any."""
+        few = sum(margin < SMALL for margin in self.margins)
+        return f"; {few} of {len(self.margins)} differences began at a margin under {SMALL:g}" if self.margins else ""
+
+    def parted(self, before: str) -> str:
+        """The margins at which documents parted, if any did."""
+        return before + ", ".join(f"{margin:.1e}" for margin in self.margins) if self.margins else ""
 
 
 def total(parts: Iterable[Agreement]) -> Agreement:
@@ -103,10 +109,8 @@ def redecode(
 
 def chosen() -> pd.DataFrame:
     """The recorded runs of Table 1 that are decoded again: every method at its default, as far as it is recorded."""
-    found = runs(dtype="float32", seed=0, split="test")
-    shown = {"model": criteria.MODELS, "task": criteria.TASKS, "method": METHODS, "setting": [""]}
-    for column, names in shown.items():
-        found = found[found[column].isin(names)]
+    found = runs(dtype="float32", seed=0, split="test", method=METHODS, setting="")
+    found = found.query("model in @criteria.MODELS and task in @criteria.TASKS")
     order = {name: i for i, name in enumerate([*criteria.MODELS, *criteria.TASKS, *METHODS])}
     return found.sort_values(["model", "task", "method"], key=lambda names: names.map(order)).set_index("cell")
 
@@ -156,43 +160,35 @@ def agreement(recorded: pd.DataFrame, live: pd.DataFrame) -> Agreement:
     return Agreement(len(pairs), scores, len(pairs) - len(apart), [parting_margin(*pair) for pair in apart])
 
 
-def measured(frame: pd.DataFrame) -> tuple[str, str]:
-    """Score in percent with Wilson's interval, and step speedup with its bootstrap interval, of one run's samples."""
+def measured(frame: pd.DataFrame) -> dict[str, object]:
+    """n, score in percent with Wilson's interval, step speedup with its bootstrap interval, of one run's samples."""
     right, n = frame["score"].sum(), len(frame)
     low, high = stats.wilson(right, n)
     run = frame.sort_values("doc_id", kind="stable")
     speed = stats.ratio_bootstrap(run["configured_steps"], run["steps"])
     score = show.interval(100 * right / n, 100 * low, 100 * high, gap=" ")
-    return score, show.interval(*speed, digits=2, gap=" ")
+    return {"n": n, "Score, %": score, "Speedup, ×": show.interval(*speed, digits=2, gap=" ")}
 
 
-def compared(
-    found: pd.DataFrame, known: Mapping[str, Recorded], here: Mapping[str, pd.DataFrame]
-) -> tuple[list[str], pd.DataFrame]:
-    """A line per recorded run: its numbers, and how the part decoded here agrees; and Table 1 as decoded here."""
-    lines, rows, every = [], [], []
-    shared = {
-        key: set.intersection(*(set(here[c]["doc_id"]) for c in group.index if c in here))
-        for key, group in found.groupby(["model", "task"]) if any(c in here for c in group.index)
-    }  # fmt: skip
+def compared(found: pd.DataFrame, known: Mapping[str, Recorded], here: Mapping[str, pd.DataFrame]) -> Iterator[str]:
+    """Table 1 as recorded, and how the part decoded here agrees; then as decoded here, on what its methods share."""
+    recorded, live, every = [], [], []
     for cell, run in found.iterrows():
-        score, speed = measured(known[cell].frame)
-        label = f"{run['model']:<13}{run['task']:<17}{show.LABELS[run['method']]:<19}"
-        numbers = f"{score}  {speed}x  n = {run['n']:,}"
-        if cell not in here:
-            lines.append(f"{label}{numbers}  | not decoded again: out of time")
-            continue
-        seen = agreement(known[cell].frame, here[cell])
-        every.append(seen)
-        parted = ", ".join(f"{m:.1e}" for m in seen.margins)
-        lines.append(f"{label}{numbers}  | {seen.told()}" + (f"; parted at margins {parted}" if parted else ""))
-        frame = here[cell][here[cell]["doc_id"].isin(shared[run["model"], run["task"]])]
-        names = ["Score, %", "Speedup, ×"]
-        rows.append({"model": run["model"], "task": run["task"], "Method": show.LABELS[run["method"]],
-                     "n": len(frame), **dict(zip(names, measured(frame), strict=True))})  # fmt: skip
-    whole = total(every)
-    lines.append(f"In all: {whole.told()}{whole.parted() if whole.margins else ''}")
-    return lines, pd.DataFrame(rows)
+        name = {"model": run["model"], "task": run["task"], "Method": show.LABELS[run["method"]]}
+        row = name | measured(known[cell].frame) | {"Decoded again here": "not: out of time"}
+        recorded.append(row)
+        if cell in here:
+            every.append(agreement(known[cell].frame, here[cell]))
+            row["Decoded again here"] = every[-1].told() + every[-1].parted("; parted at margins ")
+            beside = found.index[(found["model"] == run["model"]) & (found["task"] == run["task"])]
+            shared = set.intersection(*(set(here[other]["doc_id"]) for other in beside if other in here))
+            live.append(name | measured(here[cell][here[cell]["doc_id"].isin(shared)]))
+    how = f"Score: {show.WILSON}; speedup: {show.BOOT}."
+    yield repr(show.table(pd.DataFrame(recorded), f"Table 1 as recorded. {how}"))
+    yield f"In all: {total(every).told()}{total(every).close()}"
+    if live:
+        told = f"Table 1 as decoded on this machine. {show.scope(pd.DataFrame(live))}. {how}"
+        yield repr(show.table(pd.DataFrame(live), told))
 
 
 def reproduce(seconds: float, folder: Path, say=print) -> None:
@@ -206,15 +202,9 @@ def reproduce(seconds: float, folder: Path, say=print) -> None:
         if (took := time.perf_counter() - begun) >= seconds:
             break
         say(f"  [{took:4.0f} s] up to {max(counts.values())} documents of a run")
-    lines, table = compared(found, known, here)
-    lines = ["Recorded (score in %, Wilson 95 %; step speedup) | decoded again here", *lines]
-    if len(table):
-        caption = (
-            f"Table 1 as decoded on this machine. {show.scope(table)}. Score: {show.WILSON}; speedup: {show.BOOT}."
-        )
-        lines += ["", repr(show.table(table, caption))]
-    say("\n" + "\n".join(lines))
-    (folder / "reproduction.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    told = "\n\n".join(compared(found, known, here))
+    say(f"\n{told}")
+    (folder / "reproduction.txt").write_text(told + "\n", encoding="utf-8")
 
 
 # --- commands -----------------------------------------------------------------------------------------------

@@ -150,13 +150,11 @@ def weights() -> Iterator[Result]:
 
 def hub(timeout: float = 3.0) -> Iterator[Result]:
     """Whether the model hub answers; without it everything packaged works, so nothing here is a failure."""
-    offline = [
-        name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(name, "0") not in ("", "0")
-    ]
-    if offline:
-        advice = f"the pocket models need no hub; unset {offline[0]} to fetch full-size ones"
-        yield Result("hub", None, f"switched off by {offline[0]}", advice)
-        return
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        if os.environ.get(name, "0") not in ("", "0"):
+            advice = f"the pocket models need no hub; unset {name} to fetch full-size ones"
+            yield Result("hub", None, f"switched off by {name}", advice)
+            return
     address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     try:
         urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=timeout).close()
@@ -172,12 +170,11 @@ def hub(timeout: float = 3.0) -> Iterator[Result]:
 def decoding(seconds: float = SECONDS, where: str | None = None) -> Iterator[Result]:
     """Decodes recorded samples again, for about ``seconds``, and compares the tokens with the records."""
     from jot.records import load_store
-    from jot.reproduce.again import agreement, redecode
-    from jot.runs.frames import runs
+    from jot.reproduce.again import agreement, chosen, redecode
 
-    found = runs(dtype="float32", seed=0, split="test", method="jot", setting="").query("task == 'pocket_gsm8k'")
+    found = chosen().query("task == 'pocket_gsm8k' and method == 'jot'")
     for name in MODELS:
-        known = load_store(root() / "data" / "records", found["cell"][found["model"] == name])
+        known = load_store(root() / "data" / "records", found.index[found["model"] == name])
         if not known:
             yield Result(name, None, "no recorded run to compare with", "check out data/records")
             continue

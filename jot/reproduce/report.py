@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -98,19 +98,19 @@ def _shown(path: Path) -> str:
 
 
 class Folder:
-    """The report's folder: writes pages without scripts or remote parts into it, and mends their links.
+    """The report's folder, laid out as the checkout: pages stand where their notebook or Markdown file does, and what
+    they refer to where it does, so that relative links hold. Scripts and remote parts are left out.
 
     Args:
-        pages: files that have a page, and its address from the report's top; Markdown files join as they are met.
+        notebooks: names of those that have a page.
     """
 
-    def __init__(self, out: Path, pages: Mapping[Path, str]) -> None:
-        self.out, self.home, self.pages = out, home().resolve(), dict(pages)
-        self.waiting: list[Path] = []
+    def __init__(self, out: Path, notebooks: Iterable[str]) -> None:
+        self.out, self.home, self.texts = out, home().resolve(), []  # Markdown files, as they are met
+        self.notebooks = {self.home / "notebooks" / f"{name}.ipynb" for name in notebooks}
 
-    def write(self, address: str, title: str, body: str, base: Path) -> None:
-        """A page; ``base`` is the folder that its relative links start from."""
-        depth = address.count("/")
+    def write(self, address: str, title: str, body: str) -> None:
+        """A page, of which ``body`` has the links that it has at that address in the checkout."""
         soup = BeautifulSoup(body, "html.parser")
         for tag in soup(["script", "link", "iframe", "object", "embed", "base", "meta"]):
             tag.decompose()
@@ -121,7 +121,7 @@ class Folder:
             name = "href" if tag.name == "a" else "src"
             if name not in tag.attrs:
                 continue
-            target = self._target(tag[name], base, depth)
+            target = self._target(tag[name], (self.home / address).parent)
             if target is None or (name == "src" and urlsplit(target).scheme in ("http", "https")):
                 if name == "src":
                     tag.replace_with(f"[{tag.get('alt') or 'a picture that is not here'}]")
@@ -132,34 +132,32 @@ class Folder:
                 tag[name] = target
         path = self.out / address
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(PAGE.format(title=escape(title), up="../" * depth, body=soup), encoding="utf-8")
+        path.write_text(PAGE.format(title=escape(title), up="../" * address.count("/"), body=soup), encoding="utf-8")
 
-    def _target(self, address: str, base: Path, depth: int) -> str | None:
-        """An address from a page ``depth`` folders down, or None for what the report does not hold."""
+    def _target(self, address: str, base: Path) -> str | None:
+        """An address on a page in ``base``, or None for what the report does not hold."""
         parts = urlsplit(address)
         if parts.scheme in ("http", "https", "mailto", "data") or (not parts.path and parts.fragment):
             return address
-        path = (base / unquote(parts.path)).resolve()
-        ours = path.is_relative_to(self.home) and path.is_file()
-        if ours and path not in self.pages and path.suffix == ".md":
-            self.pages[path] = f"pages/{path.relative_to(self.home).with_suffix('.html').as_posix()}"
-            self.waiting.append(path)
-        if path in self.pages:
-            return "../" * depth + self.pages[path] + (f"#{parts.fragment}" if parts.fragment else "")
-        if parts.scheme or not ours or path.suffix == ".html":  # which may hold scripts, as a replay does
-            return None
-        copy = Path("files") / path.relative_to(self.home)
-        (self.out / copy).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, self.out / copy)
-        return "../" * depth + copy.as_posix()
+        path, place = (base / unquote(parts.path)).resolve(), f"#{parts.fragment}" if parts.fragment else ""
+        if path in self.notebooks:
+            return quote(os.path.relpath(path.with_suffix(".html"), base)) + place
+        if parts.scheme or not path.is_relative_to(self.home) or not path.is_file() or path.suffix == ".html":
+            return None  # a page of another's may hold scripts, as a replay does
+        if path.suffix == ".md":
+            self.texts += [path] * (path not in self.texts)
+            return quote(os.path.relpath(f"{path}.html", base)) + place
+        copy = self.out / path.relative_to(self.home)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+        return quote(os.path.relpath(path, base))
 
     def finish(self) -> None:
         """Writes the Markdown files that pages have referred to, and those that they refer to."""
-        while self.waiting:
-            path = self.waiting.pop()
+        for path in self.texts:  # which grows meanwhile
             text = path.read_text(encoding="utf-8")
             first = next((line[2:] for line in text.splitlines() if line.startswith("# ")), path.name)
-            self.write(self.pages[path], first, markdown(text), path.parent)
+            self.write(f"{path.relative_to(self.home).as_posix()}.html", first, markdown(text))
 
 
 def _notebook(path: Path) -> tuple[str, str, str]:
@@ -207,23 +205,20 @@ def build(
         new = Path(temporary) / "report"
         new.mkdir()
         shutil.copyfile(Path(__file__).with_suffix(".css"), new / "style.css")
-        known = {path.resolve(): f"notebooks/{path.stem}.html" for path in files}
-        for path in files:  # links between notebooks name the committed ones
-            known.setdefault((root / "notebooks" / f"{path.stem}.ipynb").resolve(), f"notebooks/{path.stem}.html")
-        made, index = Folder(new, known), ["# Just on Time: report", "## Notebooks"]
+        made, index = Folder(new, [path.stem for path in files]), ["# Just on Time: report", "## Notebooks"]
         for path in files:
             title, said, body = _notebook(path)
-            made.write(known[path.resolve()], title, body, root / "notebooks")
-            index += [f"### [{title}]({quote(str(path.resolve()))})", path.stem, said or "not executed"]
+            made.write(f"notebooks/{path.stem}.html", title, body)
+            index += [f"### [{title}](notebooks/{quote(path.stem)}.ipynb)", path.stem, said or "not executed"]
         pictures = [_picture(path) for path in sorted((root / "figures").glob("*.png"))]
         index += ["No notebooks."] * (not files) + ["## Figures", "\n".join(pictures) or "No figures."]
         index += ["## Provenance", provenance(cells)]
-        made.write("index.html", "Just on Time: report", markdown("\n\n".join(index)), root)
+        made.write("index.html", "Just on Time: report", markdown("\n\n".join(index)))
         words = "one row a resolved configuration; the id ends with a hash of all of it"
         with pd.option_context("display.max_colwidth", None):
             listed = cells.to_html(index=False, border=0) if len(cells) else "No records."
         body = f'<h1>Recorded cells</h1><p>{len(cells)}: {words}.</p><div class="wide">{listed}</div>'
-        made.write("cells.html", "Recorded cells", body, root)
+        made.write("cells.html", "Recorded cells", body)
         made.finish()
         if out.exists():
             shutil.rmtree(out)

@@ -6,34 +6,32 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from jot.errors import Parser, UserError
 from jot.models import home
-from jot.records import Recorded, load_store
+from jot.records import load_store
 from jot.reproduce.again import Agreement, agreement, redecode, total
+from jot.runs.frames import runs
 
 REACH = 0.99  # share of token sequences that must come out equal, by family
 
 
-def spread(records: Mapping[str, Recorded], samples: int) -> dict[str, int]:
-    """Documents to decode of each cell, ``samples`` a family, evenly over its cells, the rest to the first."""
-    counts: dict[str, int] = {}
-    for name in ("dream", "llada"):
-        mine = [cell_id for cell_id, recorded in records.items() if recorded.meta["config"]["family"] == name]
-        for i, cell_id in enumerate(mine):
-            counts[cell_id] = min(samples // len(mine) + (i < samples % len(mine)), records[cell_id].n)
-    return {cell_id: n for cell_id, n in counts.items() if n}
+def spread(found: pd.DataFrame, samples: int) -> pd.Series:
+    """Documents to decode of each run, ``samples`` a family, evenly over its runs, the rest to the first."""
+    size, place = found.groupby("family")["n"].transform("size"), found.groupby("family").cumcount()
+    counts = (samples // size + (place < samples % size)).clip(upper=found["n"])
+    return counts[counts > 0]
 
 
-def judge(records: Mapping[str, Recorded], found: Mapping[str, Agreement]) -> bool:
+def judge(found: pd.DataFrame, seen: Mapping[str, Agreement]) -> bool:
     """Say how each family agrees; whether all reach `REACH` and every difference began at a close decision."""
-    good, parts = bool(found), {}
-    for cell, seen in found.items():
-        parts.setdefault(records[cell].meta["config"]["family"], []).append(seen)
-    for name, part in parts.items():
-        seen = total(part)
-        good &= seen.tokens >= REACH * seen.n and seen.close == len(seen.margins)
-        listed = ", ".join(f"{margin:.1e}" for margin in seen.margins)
-        print(f"{name}: {seen.told('token sequences')}" + (f"{seen.parted()}: {listed}" if listed else ""), flush=True)
+    good = bool(seen)
+    for name, cells in found.groupby("family", sort=False).groups.items():
+        if part := [seen[cell] for cell in cells if cell in seen]:
+            one = total(part)
+            good &= one.tokens >= REACH * one.n and one.explained
+            print(f"{name}: {one.told('token sequences')}{one.close()}{one.parted(': ')}", flush=True)
     return good
 
 
@@ -49,23 +47,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.samples < 1:
         raise UserError(f"--samples {options.samples} must be at least 1")
     place = Path(options.store)
-    records = load_store(place if place.is_absolute() or place.is_dir() else home() / place)
-    chosen = {cell_id: recorded for cell_id, recorded in records.items() if options.cells in cell_id}
-    if not chosen:
+    place = place if place.is_absolute() or place.is_dir() else home() / place
+    found = runs(place).set_index("cell")
+    chosen = found[found.index.str.contains(options.cells, regex=False)]
+    if chosen.empty:
         raise UserError(f"no recorded cell has {options.cells!r} in its id; see {options.store}/manifest.json")
-    models = {recorded.meta["config"]["model"] for recorded in chosen.values()}
-    missing = {name for name in models if not (home() / "data" / "models" / name / "config.json").is_file()}
-    if missing:
-        print(f"left out, their weights are not here: {', '.join(sorted(missing))}", flush=True)
-    here = {cell: recorded for cell, recorded in chosen.items() if recorded.meta["config"]["model"] not in missing}
+    here = chosen[[(home() / "data" / "models" / name / "config.json").is_file() for name in chosen["model"]]]
+    if missing := sorted(set(chosen["model"]) - set(here["model"])):
+        print(f"left out, their weights are not here: {', '.join(missing)}", flush=True)
     counts = spread(here, options.samples)
-    print(f"{sum(counts.values())} documents of {len(counts)} of {len(chosen)} cells", flush=True)
-    store = home() / "results" / "verify"
+    print(f"{counts.sum()} documents of {len(counts)} of {len(chosen)} cells", flush=True)
+    known, store, seen = load_store(place, counts.index), home() / "results" / "verify", {}
     shutil.rmtree(store, ignore_errors=True)
-    found = {}
-    for cell, frame in redecode(here, counts, store, options.seconds, options.device):
-        found[cell] = agreement(here[cell].frame, frame)
-        print(f"{cell}: {found[cell].told()}", flush=True)
-    if len(found) < len(counts):
-        print(f"{len(counts) - len(found)} cells were not begun: out of time", flush=True)
-    return 0 if judge(here, found) and len(found) == len(counts) else 1
+    for cell, frame in redecode(known, counts.to_dict(), store, options.seconds, options.device):
+        seen[cell] = agreement(known[cell].frame, frame)
+        print(f"{cell}: {seen[cell].told()}", flush=True)
+    if len(seen) < len(counts):
+        print(f"{len(counts) - len(seen)} cells were not begun: out of time", flush=True)
+    return 0 if judge(here, seen) and len(seen) == len(counts) else 1

@@ -12,8 +12,6 @@ differences in points, speedups are factors.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -22,13 +20,11 @@ from typing import NamedTuple
 
 import pandas as pd
 import yaml
+from transcribe import TABLES
 
 from jot.errors import UserError
-from jot.models import FAMILIES, home
-from jot.runs import settings
+from jot.models import home
 
-TABLES = ("main_results", "threshold_ablation", "sweep", "config", "wallclock", "tau_min_ablation", "quality",
-          "llada_ablation", "composability", "spatial_ablation")  # fmt: skip
 MODELS = {"dream": "Dream-7B", "llada": "LLaDA-8B"}
 PARAMETERS = {"tau": "tau_max", "tau_min": "tau_min", "gamma": "gamma", "window": "window"}
 KINDS = {
@@ -182,41 +178,13 @@ def cells(words: str) -> list[Number]:
     return [Number(f"{v:.{d}f}") for v, d in zip(frame["value"], frame["digits"], strict=True)]
 
 
-def gaps(words: str) -> list[float]:
-    """Scores minus full decoding's of the same table (of the main table where it has none), in points."""
-    frame = rows(words + " score").query("method != 'full'").dropna(subset="value")
-    base = paper_table(words.split()[0])
-    base = base if (base["method"] == "full").any() else paper_table("main_results")
-    base = base[(base["method"] == "full") & (base["metric"] == "score")]
-    both = frame.merge(base, on=[*frame.columns.intersection(base.columns).intersection(["model", "task"])])
-    return (both["value_x"] - both["value_y"]).round(6).tolist()
-
-
-def _the_one(found: list, words: str):
-    if len(found) != 1:
-        raise UserError(f"ledger: {len(found)} cells of the paper fit {words!r}; one is needed")
-    plain = [word for word in words.split()[1:] if "=" not in word]  # parameters last: ``dream jot gsm8k, tau 30``
-    return found[0], ", ".join([" ".join(plain), *(w.replace("=", " ") for w in words.split() if "=" in w)])
-
-
 def cell(words: str) -> Number:
     """The one printed number that fits."""
-    number, name = _the_one(cells(words), words)
-    return Number(number.text, name)
-
-
-def gap(words: str) -> Number:
-    """The one gap that fits, to a tenth of a point as the scores are printed."""
-    points, name = _the_one(gaps(words), words)
-    return Number(f"{points:+.1f}", name + " minus full")
-
-
-def setting(method: str, family: str, name: str) -> object:
-    """What this package uses for a parameter of a method or of its decoding, unless told otherwise."""
-    model = next(model for _, model, _ in FAMILIES.values() if model.family == family)
-    decode = dataclasses.asdict(settings.build_decode(model, {}, None, method=method))
-    value = (decode | dataclasses.asdict(settings.build_method(method, family, {})))[name]
-    return Number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    found, plain = cells(words), [word for word in words.split()[1:] if "=" not in word]
+    if len(found) != 1:
+        raise UserError(f"ledger: {len(found)} cells of the paper fit {words!r}; one is needed")
+    parameters = [word.replace("=", " ") for word in words.split() if "=" in word]
+    return Number(found[0].text, ", ".join([" ".join(plain), *parameters]))  # ``dream jot gsm8k, tau 30``
 
 
 # --- the ledger ---------------------------------------------------------------------------------------------
@@ -252,21 +220,21 @@ def load() -> list[Entry]:
     path = home() / "data" / "paper" / "claims.yaml"
     if not path.is_file():
         raise UserError(f"{path} is missing; get it from the repository or set JOT_HOME to a checkout.")
-    entries = []
+    entries: dict[str, Entry] = {}
     for number, raw in enumerate(yaml.safe_load(path.read_text(encoding="utf-8")) or [], start=1):
-        name = raw.get("id", f"number {number}") if isinstance(raw, Mapping) else f"number {number}"
         try:
             entry = Entry(**raw)
             entry.claim.format(**entry.value)
         except (TypeError, KeyError, IndexError, ValueError) as error:
-            raise UserError(f"claims.yaml: entry {name} is not complete ({error})") from None
-        if wrong := [n for n in entry.numbers if not isinstance(n, str)]:
-            raise UserError(f"claims.yaml: entry {name}: put quotes around {wrong[0]!r}, its digits count")
-        if entry.kind not in KINDS or bool(entry.criterion) != (entry.kind == "phenomenon"):
-            raise UserError(f"claims.yaml: entry {name}: its kind is unknown, or does not go with its criterion")
-        if entry.grade and entry.grade not in GRADES:
-            raise UserError(f"claims.yaml: entry {name} has grade {entry.grade!r}; known are {', '.join(GRADES)}")
-        entries.append(entry)
-    if twice := [name for name, group in itertools.groupby(sorted(e.id for e in entries)) if len(list(group)) > 1]:
-        raise UserError(f"claims.yaml: two entries have the id {twice[0]}")
-    return entries
+            raise UserError(f"claims.yaml: entry number {number} is not complete ({error})") from None
+        holds = {
+            "numbers are in quotes, as their digits count": all(isinstance(n, str) for n in entry.numbers),
+            f"its kind is one of {', '.join(KINDS)}": entry.kind in KINDS,
+            "its criterion is given for a phenomenon alone": bool(entry.criterion) == (entry.kind == "phenomenon"),
+            f"its grade is one of {', '.join(GRADES)}": entry.grade in ("", *GRADES),
+            "its id is its own": entry.id not in entries,
+        }
+        if broken := [rule for rule, kept in holds.items() if not kept]:
+            raise UserError(f"claims.yaml: entry {entry.id}: {broken[0]}, which is not so")
+        entries[entry.id] = entry
+    return list(entries.values())
