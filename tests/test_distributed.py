@@ -97,7 +97,7 @@ def test_two_processes_killed_then_three(model: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchrun(root: Path, model: str, tmp_path: Path) -> None:
-    """Two processes over gloo on the CPU: half the samples each, one summary."""
+    """Two processes: each sample once, whichever of them took it, and one summary."""
     words = ["evaluate", "--model", model, "--task", "pocket_gsm8k", "--split", "dev", "--limit", str(LIMIT),
              "--slots", "2", "--set", "length=32", "--store", str(tmp_path)]  # fmt: skip
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -107,4 +107,4 @@ def test_torchrun(root: Path, model: str, tmp_path: Path) -> None:
     assert done.stdout.count("speedup") == 1 and f"samples   {LIMIT}" in done.stdout
     assert done.stderr.count(f"0/{LIMIT}") <= 1, "more than one process shows its progress"
     parts = [len(path.read_text().splitlines()) for path in tmp_path.glob("*.jsonl")]
-    assert sum(parts) == LIMIT and len(parts) == 2
+    assert sum(parts) == LIMIT and len(parts) in (1, 2)  # one that comes late may find nothing left

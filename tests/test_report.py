@@ -105,7 +105,7 @@ def test_every_link_leads_somewhere(checkout: Path, capsys) -> None:
     out = checkout / "results" / "report"
     assert index == out / "index.html" and check_links(out) > 20
     first = (out / "notebooks" / "01_first.html").read_text()
-    assert 'href="PLAN.md.html"' in first and 'href="02_second.html#Table"' in first
+    assert 'href="PLAN.md.html"' in first and 'href="02_second.html#table"' in first
     assert 'href="../data/x.csv"' in first and "https://arxiv.org/abs/2602.11133" in first
     assert 'title="not part of this report">gone</a>' in first and 'title="not part of this report">out</a>' in first
     assert 'title="not part of this report">played</a>' in first and not list(out.rglob("play.html"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -97,6 +98,11 @@ def _shown(path: Path) -> str:
     return path.relative_to(home().resolve()).as_posix() if path.is_relative_to(home().resolve()) else path.name
 
 
+def _anchor(name: str) -> str:
+    """The id of a heading as code hosts form it, and as the project's Markdown refers to it."""
+    return re.sub(r"[^\w-]", "", name.lower())
+
+
 class Folder:
     """The report's folder, laid out as the checkout: pages stand where their notebook or Markdown file does, and what
     they refer to where it does, so that relative links hold. Scripts and remote parts are left out.
@@ -117,6 +123,8 @@ class Folder:
         for tag in soup(True):
             for name in [name for name in tag.attrs if name.lower().startswith("on")]:
                 del tag[name]
+        for tag in soup(re.compile("h[1-6]"), id=True):
+            tag["id"] = _anchor(tag["id"])
         for tag in soup(["a", "img"]):
             name = "href" if tag.name == "a" else "src"
             if name not in tag.attrs:
@@ -137,6 +145,9 @@ class Folder:
     def _target(self, address: str, base: Path) -> str | None:
         """An address on a page in ``base``, or None for what the report does not hold."""
         parts = urlsplit(address)
+        if not (parts.scheme or parts.netloc):
+            parts = parts._replace(fragment=_anchor(unquote(parts.fragment)))
+            address = parts.geturl()
         if parts.scheme in ("http", "https", "mailto", "data") or (not parts.path and parts.fragment):
             return address
         path, place = (base / unquote(parts.path)).resolve(), f"#{parts.fragment}" if parts.fragment else ""
