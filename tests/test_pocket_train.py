@@ -358,12 +358,13 @@ def test_a_run_that_diverges_ends_before_its_snapshot_is_lost(small, monkeypatch
 
 
 def test_the_sizes_keep_the_proportions():
-    for (name, (hidden, layers, heads)), low in zip(SIZES.items(), (0.8, 2, 4.5, 9, 18), strict=True):
-        shape = dict(hidden=hidden, layers=layers, heads=heads)
-        llada, dream = (network(family, **shape) for family in ("llada", "dream"))
-        counts = [sum(p.numel() for p in model.parameters()) / 1e6 for model in (llada, dream)]
-        assert all(low < count < 1.3 * low for count in counts), (name, counts)
+    for (size, (hidden, _, heads)), low in zip(SIZES.items(), (0.8, 2, 4.5, 9, 18), strict=True):
+        models = [Recipe(family=family, size=size).network() for family in tiny.CONFIGS]
+        counts = [sum(p.numel() for p in model.parameters()) / 1e6 for model in models]
+        assert all(low < count < 1.3 * low for count in counts), (size, counts)
         assert hidden % (8 * heads) == 0 and heads % 2 == 0
+    with pytest.raises(SystemExit, match="size 'huge' is none of 1m, 2m"):
+        Recipe(size="huge").network()
 
 
 def test_a_run_that_was_cut_off_ends_with_the_same_weights(small, monkeypatch, tmp_path, capsys):

@@ -6,28 +6,29 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import ClassVar
 
 from jot.decode import decode_stream
-from jot.models import DreamConfig, DreamModel, LLaDAConfig, LLaDAModelLM, home
+from jot.models import home
 from jot.sampler.exits import JoT
 from jot.tasks import extract
+from jot.tasks.functions import score_worksheet
 from pocket import splits, tokenizer, worksheet
 from pocket.evaluate import BLOCKS, documents
-from pocket.recipe import Recipe
+from pocket.recipe import Recipe, network
 from pocket.rows import Row
 
 COUNTS = {256: (1000, 1000), 512: (200, 1000), 1024: (100, 300), 2048: (50, 150)}  # (dev, test) of each length
 MEASURED = (256, 512)  # lengths that are decoded along the way; the longer ones would take their time from training
 MODELS = ("pocket-long-llada", "pocket-long-dream")
+SPECIALS = ("<|mdm_mask|>", "<|endoftext|>", "<|startoftext|>")
 VOCABULARY = 384  # the tokenizer has fewer; the rest pads the matrices
 ENTRIES = 1000  # more than the worksheets' language has merges for
-TEXTS = 20_000
+TEXTS = 20_000  # lines of each kind that the tokenizer is trained on
 
 
 @dataclass
@@ -54,20 +55,9 @@ class LongRecipe(Recipe):
         return f"pocket-long-{self.family}"
 
     def network(self):
-        ids = special_ids()
-        eos, mask, bos = ids["eos_token_id"], ids["mask_token_id"], ids["bos_token_id"]
-        shared = dict(mask_token_id=mask, eos_token_id=eos, pad_token_id=eos, bos_token_id=bos, rope_theta=10000.0)
-        if self.family == "llada":
-            return LLaDAModelLM(LLaDAConfig(
-                vocab_size=VOCABULARY, embedding_size=VOCABULARY, d_model=self.hidden, n_layers=self.layers,
-                n_heads=self.heads, n_kv_heads=self.heads, mlp_hidden_size=self.inner, max_sequence_length=4096,
-                **shared,
-            ))  # fmt: skip
-        return DreamModel(DreamConfig(
-            vocab_size=VOCABULARY, hidden_size=self.hidden, num_hidden_layers=self.layers,
-            num_attention_heads=self.heads, num_key_value_heads=self.heads // 2,
-            intermediate_size=self.inner + 40, max_position_embeddings=4096, **shared,
-        ))  # fmt: skip
+        ids = map(tokenizer.load(home() / "data" / "models" / MODELS[0]).token_to_id, SPECIALS)
+        shape = dict(hidden=self.hidden, layers=self.layers, heads=self.heads, inner=self.inner)
+        return network(self.family, VOCABULARY, *ids, **shape, positions=4096)
 
     def rows(self, index: int, group: str, total: int, tok, rng: random.Random) -> list[Row]:
         width = self.WIDTHS[group]
@@ -96,9 +86,8 @@ class LongRecipe(Recipe):
             )
             right = 0.0
             for i, out in stream:
-                finals = docs[i]["finals"]
-                given = extract.worksheet(tok.decode(out.generated), len(finals)).split()
-                right += sum(map(str.__eq__, given, finals)) / len(finals)
+                given = extract.worksheet(tok.decode(out.generated), len(docs[i]["finals"]))
+                right += score_worksheet(docs[i], [given])["exact_match"]
             shares[length] = round(right / len(docs), 4)
         return {}, shares
 
@@ -110,33 +99,14 @@ def chat(tok, question: list[int]) -> list[int]:
 
 
 def encoder(tok):
-    """Token ids of a text, kept line by line: a line's tokens do not depend on the lines beside it."""
+    """Token ids of a text, a line at a time: a line's tokens do not depend on the lines beside it."""
     plain = tok.backend_tokenizer
 
-    @cache
+    @lru_cache(maxsize=4096)
     def line(text: str) -> list[int]:
         return plain.encode(text, add_special_tokens=False).ids
 
-    def encode(text: str) -> list[int]:
-        return [token for part in text.splitlines(keepends=True) for token in line(part)]
-
-    def encode_text(text: str) -> list[int]:
-        if line.cache_info().currsize > 4096:
-            line.cache_clear()
-        return encode(text)
-
-    return encode_text
-
-
-def special_ids() -> dict[str, int]:
-    """Ids of the special tokens, from the tokenizer in data/models."""
-    folder = home() / "data" / "models" / MODELS[0]
-    added = json.loads((folder / "tokenizer_config.json").read_text())["added_tokens_decoder"]
-    ids = {entry["content"]: int(key) for key, entry in added.items()}
-    return {
-        "eos_token_id": ids["<|endoftext|>"], "mask_token_id": ids["<|mdm_mask|>"],
-        "bos_token_id": ids["<|startoftext|>"],
-    }  # fmt: skip
+    return lambda text: [token for part in text.splitlines(keepends=True) for token in line(part)]
 
 
 @cache

@@ -33,9 +33,7 @@ class Recipe:
     weight_decay: float = 0.05
     shard: int = 8  # batches in a shard
     repeats: int = 2  # passes over a shard, each with fresh masks
-    hidden: int = 256
-    layers: int = 6
-    heads: int = 4
+    size: str = "5m"  # one of ``SIZES``
 
     @property
     def tokenizer(self) -> str:
@@ -44,7 +42,10 @@ class Recipe:
 
     def network(self):
         """A freshly initialized model."""
-        return network(self.family, hidden=self.hidden, layers=self.layers, heads=self.heads)
+        if self.size not in SIZES:
+            raise SystemExit(f"size {self.size!r} is none of {', '.join(SIZES)}")
+        hidden, layers, heads = SIZES[self.size]
+        return network(self.family, hidden=hidden, layers=layers, heads=heads)
 
     def rows(self, index: int, group: str, total: int, tok, rng: random.Random) -> list[Row]:
         """The rows of shard ``index`` of a group."""
@@ -61,21 +62,24 @@ class Recipe:
         return heldout_loss(model, tokenizer(), **dev), accuracy(model, tokenizer(), tasks=tasks, **dev)
 
 
-# Other sizes in the same proportions, by parameters: width, layers, heads.
+# In the same proportions, by parameters: width, layers, heads. The shipped models are of 5m.
 SIZES = {"1m": (96, 6, 4), "2m": (160, 7, 4), "5m": (256, 6, 4), "10m": (384, 6, 6), "20m": (512, 7, 8)}
 
 
 def network(
-    family: str, vocabulary: int = 2048, mask_id: int = 2041, eos_id: int = 2040, *,
-    hidden: int = 256, layers: int = 6, heads: int = 4,
+    family: str, vocabulary: int = 2048, mask_id: int = 2041, eos_id: int = 2040, bos_id: int = 2044, *,
+    hidden: int = 256, layers: int = 6, heads: int = 4, inner: int | None = None, positions: int = 512,
 ):  # fmt: skip
-    """A freshly initialized model of the family, by default of at most 5 M parameters."""
-    ids = dict(mask_token_id=mask_id, eos_token_id=eos_id, pad_token_id=eos_id, bos_token_id=2044, rope_theta=10000.0)
+    """A freshly initialized model of the family, by default of at most 5 M parameters and with an inner width of twice
+    ``hidden``; Dream's is a little wider, as it has fewer heads for keys and values.
+    """
+    ids = dict(mask_token_id=mask_id, eos_token_id=eos_id, pad_token_id=eos_id, bos_token_id=bos_id, rope_theta=10000.0)
+    inner = inner or 2 * hidden
     if family == "llada":
-        shape = dict(d_model=hidden, n_layers=layers, n_heads=heads, n_kv_heads=heads, mlp_hidden_size=2 * hidden)
+        shape = dict(d_model=hidden, n_layers=layers, n_heads=heads, n_kv_heads=heads, mlp_hidden_size=inner)
         return LLaDAModelLM(
-            LLaDAConfig(vocab_size=vocabulary, embedding_size=vocabulary, max_sequence_length=512, **shape, **ids)
+            LLaDAConfig(vocab_size=vocabulary, embedding_size=vocabulary, max_sequence_length=positions, **shape, **ids)
         )
     shape = dict(hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads)
-    shape |= dict(num_key_value_heads=heads // 2, intermediate_size=9 * hidden // 4)  # as many parameters as LLaDA's
-    return DreamModel(DreamConfig(vocab_size=vocabulary, max_position_embeddings=512, **shape, **ids))
+    shape |= dict(num_key_value_heads=heads // 2, intermediate_size=inner + hidden // 4)
+    return DreamModel(DreamConfig(vocab_size=vocabulary, max_position_embeddings=positions, **shape, **ids))

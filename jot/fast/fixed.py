@@ -126,7 +126,8 @@ class FixedStep:
         model, method, config, whole = self.model, self.method, self.config, shape.whole
         pick, column = self.pick[: shape.batch], self.column[: shape.columns]
         canvas, prompt, end = self.canvas[pick, : shape.columns], self.prompt[pick], self.end[pick]
-        _, index, block, done, steps, _, begun = self.kinds[:, pick]
+        before = self.kinds[:, pick]
+        _, index, block, done, steps, _, begun = before
         active = done == 0
         inside = column < end[:, None]
         here = block.clamp(max=len(self.masks) - 1)
@@ -165,7 +166,7 @@ class FixedStep:
             active = active & ~step.void
         if self.traces is not None:
             self.traces.record(step, live, exits, chosen, commit, threshold)
-        self.turn(pick, inside, edges, active, whole)
+        self.turn(pick, before, inside, edges, active, whole)
 
     def commit(self, step: Step, pick, live, exits, chosen, old) -> Tensor:
         """Write what the live rows commit into the canvas, and the two flags; returns the rows, bool ``[rows]``."""
@@ -178,10 +179,9 @@ class FixedStep:
         self.flags[0] += (step.top.total.isnan() & live).any()
         return commit
 
-    def turn(self, pick: Tensor, inside: Tensor, edges: Tensor, active: Tensor, whole: bool) -> None:
-        """Move the active slots to a block with work left, as ``Loop.advance`` does."""
+    def turn(self, pick: Tensor, before: Tensor, inside: Tensor, edges: Tensor, active: Tensor, whole: bool) -> None:
+        """Move the active slots, of the counters ``before``, to a block with work left, as ``Loop.advance`` does."""
         config, canvas, column = self.config, self.canvas[pick, : inside.shape[1]], self.column[: inside.shape[1]]
-        before = self.kinds[:, pick]
         _, index, block, _, steps, opened, begun = before
         masks = (canvas == self.model.mask_id) & inside
         left = F.pad(masks.cumsum(1), (1, 0))

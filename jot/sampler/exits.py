@@ -185,9 +185,9 @@ class Filling(ExitRule):
         """What the mean gap must reach now, in nats, float ``[slots]``."""
         raise NotImplementedError
 
-    def settled(self, step: Step, inside: Tensor) -> Tensor:
-        """What else must hold, bool ``[slots]``; ``inside``: rows of the region, bool ``[rows]``."""
-        return torch.ones_like(step.index, dtype=torch.bool)
+    def settled(self, step: Step, inside: Tensor) -> Tensor | bool:
+        """What else must hold, bool ``[slots]`` or for all alike; ``inside``: rows of the region, bool ``[rows]``."""
+        return True
 
     def region_of(self, masks: Tensor, prompt: Tensor, end: Tensor) -> Tensor:
         """The canvas positions whose gaps are averaged, bool ``[slots, length]``."""
@@ -284,9 +284,9 @@ class SchED(Filling):
     def remember(self, model, config, samples, width) -> Memory | None:
         return None if self.max_change is None else Leaders(samples, width, model.device)
 
-    def settled(self, step: Step, inside: Tensor) -> Tensor:
+    def settled(self, step: Step, inside: Tensor) -> Tensor | bool:
         if self.max_change is None:
-            return super().settled(step, inside)
+            return True
         asked = inside & step.at(step.masks)
         changed, slots = asked & step.memory.changed(step), len(step.masks)
         ratio = count(step.slot, changed, slots) / count(step.slot, asked, slots).clamp(min=1)

@@ -1,5 +1,5 @@
-"""What rules remember between steps: KLASS the last one's logits of the masked rows, and where on the canvas they
-stood; SchED the token that led there; CreditDecoding all that have led at each position of the block."""
+"""What rules remember between steps: KLASS each position's logits when it was last read, SchED the token that led
+there, CreditDecoding all that have led at each position of the block."""
 
 from __future__ import annotations
 

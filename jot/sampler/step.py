@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from jot.sampler.kernels import Top2, top2
+
+if TYPE_CHECKING:
+    from jot.sampler.previous import Memory
 
 
 class Proposal(NamedTuple):
@@ -60,7 +63,7 @@ class Step:
     homes: Tensor
     whole: bool
     steps: int
-    memory: Any = None
+    memory: Memory | None = None
     proposal: Proposal | None = None
     void: Tensor | None = None
     kept: dict = field(default_factory=dict)

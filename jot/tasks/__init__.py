@@ -50,6 +50,8 @@ def _pocket(name: str, summary: str, length: int, fresh: tuple[str, ...] = (), *
     return Task(f"pocket_{name}", summary, length, files, **extra)
 
 
+WORKSHEETS = (256, 512, 1024, 2048)  # generated tokens
+
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -59,7 +61,7 @@ TASKS: dict[str, Task] = {
         _pocket("humaneval", "specification to Python function, hidden tests", 128, ("confirm", "calibration"),
                 metric="pass@1"),
         *(_pocket(f"worksheet_{length}", f"short problems in a row whose answers fill {length} tokens", length)
-          for length in (256, 512, 1024, 2048)),
+          for length in WORKSHEETS),
         _pocket("prose", "continuation of presidential prose, no score", 128, metric=None, chat=False,
                 prompt_tokens=64),
         Task("gsm8k", "GSM8K, zero-shot chain of thought", 256,

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from jot.errors import UserError, is_text
+from jot.tasks import WORKSHEETS
 from jot.tasks.extract import number
 
 # Field -> type; "options" are four texts, "choice" is the number of one of them, "number" a text that holds one.
@@ -15,7 +16,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "hellaswag": {"activity_label": "text", "ctx": "text", "endings": "options", "label": "choice"},
     "humaneval": {"entry_point": "text", "prompt": "text", "canonical_solution": "text", "test": "text"},
     "prose": {"text": "text"},
-    **dict.fromkeys((f"worksheet_{n}" for n in (256, 512, 1024, 2048)), {"question": "text", "finals": "numbers"}),
+    **dict.fromkeys((f"worksheet_{n}" for n in WORKSHEETS), {"question": "text", "finals": "numbers"}),
     "c4": {"text": "text"},
 }
 WORDS = {
