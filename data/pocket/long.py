@@ -49,6 +49,7 @@ class LongRecipe(Recipe):
     inner: int = 384
     heads: int = 4
     repeats: int = 4
+    leading: float = 0.5
 
     @property
     def tokenizer(self) -> str:

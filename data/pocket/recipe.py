@@ -34,6 +34,8 @@ class Recipe:
     shard: int = 8  # batches in a shard
     repeats: int = 2  # passes over a shard, each with fresh masks
     size: str = "5m"  # one of ``SIZES``
+    leading: float = 0.0  # share of the rows hidden from a place on, see ``train.corrupt``
+    start: str = ""  # a checkpoint's folder to begin with, in place of random weights
 
     @property
     def tokenizer(self) -> str:

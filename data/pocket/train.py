@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from jot.models import home
@@ -28,14 +28,22 @@ from pocket.stream import groups, shards
 
 # ---- loss --------------------------------------------------------------------------------------------------
 
+WINDOW = 64  # tokens
 
-def corrupt(shard: dict[str, Tensor], pick: Tensor, mask_id: int, everything: float, generator: torch.Generator):
+
+def corrupt(
+    shard: dict[str, Tensor], pick: Tensor, mask_id: int, everything: float, generator: torch.Generator,
+    leading: float = 0.0,
+):  # fmt: skip
     """A noisy batch: canvas, key mask or None, and the masked tokens as (row, position, target, weight).
 
     The number k of masked tokens is uniform on 1..n for the n maskable tokens of a row, each weighted 1/k: in
     expectation the loss with a uniform noise level t and weight 1/t (eq. 3 of the paper) a token of the response,
     with far less variance on short ones. A share ``everything`` of the rows has all n masked. The weights also
     average over the rows, so the loss of a batch is their weighted sum.
+
+    A share ``leading`` of the rows looks as decoding from the left sees it: all is hidden from a place drawn evenly on,
+    but for some of the ``WINDOW`` tokens there, and these alone are asked for.
     """
     target, maskable, length = shard["canvas"][pick].long(), shard["maskable"][pick], shard["length"][pick]
     device, n = target.device, len(pick)
@@ -44,11 +52,21 @@ def corrupt(shard: dict[str, Tensor], pick: Tensor, mask_id: int, everything: fl
     level = torch.where(torch.rand(n, device=device, generator=generator) < everything, 1.0, level)
     count = (level * maskable.sum(1)).ceil().clamp_min(1)
     chance = torch.rand(target.shape, device=device, generator=generator).masked_fill(~maskable, 2.0)
-    hidden = maskable & (chance.argsort(1).argsort(1) < count[:, None])
+    hidden = asked = maskable & (chance.argsort(1).argsort(1) < count[:, None])
+    if leading:
+        total = maskable.sum(1, keepdim=True)
+        place = (torch.rand(n, 1, device=device, generator=generator) * total).long()
+        past = maskable.cumsum(1) - 1 - place
+        window = maskable & (past >= 0) & (past < WINDOW)
+        first = torch.randperm(n, device=device, generator=generator) < round(leading * n)
+        count = torch.where(first, (level * window.sum(1)).ceil().clamp_min(1), count)
+        some = window & (chance.masked_fill(~window, 2.0).argsort(1).argsort(1) < count[:, None])
+        asked = torch.where(first[:, None], some, hidden)
+        hidden = torch.where(first[:, None], some | maskable & (past >= WINDOW), hidden)
     seen = torch.arange(target.shape[1], device=device) < length[:, None]
-    row, position = hidden.nonzero(as_tuple=True)
+    row, position = asked.nonzero(as_tuple=True)
     noisy = target.masked_fill(hidden, mask_id)
-    return noisy, None if seen.all() else seen, row, position, target[hidden], 1 / (count[row] * n)
+    return noisy, None if seen.all() else seen, row, position, target[asked], 1 / (count[row] * n)
 
 
 def pad(batch, size: int):
@@ -176,6 +194,8 @@ def train(
     begun = last = time.perf_counter()
     torch.manual_seed(recipe.seed)
     model = recipe.network().to(device)
+    if recipe.start:
+        model.load_state_dict(load_file(Path(recipe.start) / "model.safetensors", device))
     opts = optimizers(model, recipe)
     generator = torch.Generator(device).manual_seed(recipe.seed)
     out.mkdir(parents=True, exist_ok=True)
@@ -209,7 +229,8 @@ def train(
             picks = torch.arange(len(part["length"]), device=device).split(getattr(recipe, f"batch_{name}"))
             everything = recipe.choice_all if name == "choice" else 0.0
             picks = picks * recipe.repeats
-            batches.append([corrupt(on_device, pick, model.mask_id, everything, generator) for pick in picks])
+            noise = (model.mask_id, everything, generator, recipe.leading)
+            batches.append([corrupt(on_device, pick, *noise) for pick in picks])
         if not passes:
             scales = [recipe.choice_weight if name == "choice" else 1.0 for name in names]
             passes = [Pass(model, batch[0], scale) for batch, scale in zip(batches, scales, strict=True)]
