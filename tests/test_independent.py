@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import binom, binomtest, norm
+from tokenizers import Tokenizer
 
 from jot import stats
 from jot.records.pack import pack
@@ -104,18 +105,21 @@ def test_the_other_path_knows_published_values():
 
 
 class Raw:
-    """A packed record folder, read with json and pandas alone."""
+    """A packed record folder, read with json, pandas and tokenizers alone."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.cells = json.loads((folder / "manifest.json").read_text())["cells"]
+        self.words = Tokenizer.from_file(str(ROOT / "data" / "models" / "pocket-llada" / "tokenizer.json"))  # of both
         self.rows = cache(self._rows)
 
     def _rows(self, name: str) -> pd.DataFrame:
         frame = pd.read_parquet(self.folder / self.cells[name]["file"])
         frame = frame[frame["cell"] == name[-10:]].sort_values("doc_id").reset_index(drop=True)
-        whole = frame["answer"] == "\0"  # stands for the whole text
-        return frame.assign(answer=frame["answer"].mask(whole, frame["text"]))
+        whole = frame["answer"] == "\0"  # stands for the whole text, which is null where the tokenizer makes it
+        tokens = [ids[:n].tolist() for ids, n in frame.loc[whole, ["generated", "tokens_non_eos"]].to_numpy()]
+        made = pd.Series(self.words.decode_batch(tokens), frame.index[whole], dtype="str")
+        return frame.assign(answer=frame["answer"].mask(whole, frame["text"].fillna(made)))
 
     def find(self, model: str, task: str, method: str, tau=None, split="test", seed=0) -> str | None:
         """The cell with the family's own decoding: the one that full decoding of the task has most often."""

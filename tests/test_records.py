@@ -13,22 +13,26 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import children
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jot.errors import UserError
+from jot.models import DiffusionModel, home, load
 from jot.records import FIELDS, Cell, load_store, metas, natural, take, to_frame
 from jot.records import load as packed_module
 from jot.records import store as store_module
 from jot.records.lines import from_line, to_line
+from jot.records.load import read_columns
 from jot.records.pack import pack
 from jot.records.store import Writer, writable
 from jot.runs.frames import runs, samples
+from jot.tasks.text import answer_ids, to_text
 
 ENVIRONMENT = {"versions": {"python": "3"}, "hardware": {"kind": "cpu", "cores": 2}}
 CONFIG = {"model": "pocket-llada", "fingerprint": "f" * 64, "task": "pocket_gsm8k", "split": "dev",
@@ -56,6 +60,11 @@ def fill(folder: Path, count: int = 6, config: dict = CONFIG, **changes) -> Cell
         for doc_id in writer.claim(PROMPTS, count):
             writer.append(record(doc_id, **changes))
     return cell
+
+
+@cache
+def llada() -> DiffusionModel:
+    return load("pocket-llada")
 
 
 def part(folder: Path, cell: Cell) -> Path:
@@ -575,6 +584,65 @@ def test_pack_and_read_back(tmp_path: Path) -> None:
     damaged.unlink()
     with pytest.raises(UserError, match=r"cannot be read \(FileNotFoundError.*; restore it"):
         load_store(tmp_path / "packed")[one.id].frame  # noqa: B018
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_texts_come_back(data) -> None:
+    """A text is left out where the tokenizer makes it, kept where it does not, and always read as it was."""
+    model, rows = llada(), {}
+    for doc_id in list(PROMPTS)[:4]:
+        ids = data.draw(st.lists(st.integers(0, 2100) | st.just(model.eos_id), max_size=12))
+        kept = answer_ids(model, ids)
+        text = data.draw(st.just(to_text(model, kept)) | st.text(max_size=4))
+        answer = data.draw(st.sampled_from([text, "7"]))
+        rows[doc_id] = {"generated": ids, "tokens_non_eos": len(kept), "text": text, "answer": answer}
+    with tempfile.TemporaryDirectory() as folder:
+        with Writer(Path(folder) / "live", Cell(CONFIG), PROMPTS, ENVIRONMENT) as writer:
+            for doc_id in writer.claim(list(rows), 4):
+                writer.append(record(doc_id, **rows[doc_id]))
+        place = pack(Path(folder) / "live", Path(folder) / "packed").parent
+        file = pq.read_table(place / "pocket-llada.pocket_gsm8k.dev.parquet").to_pandas().set_index("doc_id")
+        for doc_id, row in rows.items():
+            made = row["text"] == to_text(model, row["generated"][: row["tokens_non_eos"]])
+            assert file["text"].isna()[doc_id] == made or (made and not row["text"].isascii())
+        (loaded,) = load_store(place).values()
+        for columns in (["text"], ["answer"], ["text", "answer"], ["generated", "text"]):
+            read = read_columns(place, [loaded.meta["cell"]], ["doc_id", *columns])
+            for frame in (read, loaded.frame):
+                for name in {*columns} & {"text", "answer"}:
+                    assert dict(zip(frame["doc_id"], frame[name], strict=True)) == {d: rows[d][name] for d in rows}
+
+
+def test_a_pack_that_leaves_texts_to_a_tokenizer_needs_that_one(tmp_path: Path, monkeypatch) -> None:
+    kept = {"generated": [72, 101, 2040, 2040], "text": to_text(llada(), [72, 101])}
+    cell, tokenizer = fill(tmp_path / "live", **kept), tmp_path / "data" / "models" / "pocket-llada" / "tokenizer.json"
+    own = load_store(tmp_path / "live")[cell.id].frame
+    content = (home() / tokenizer.relative_to(tmp_path)).read_bytes()
+    pack(tmp_path / "live", tmp_path / "packed")
+    monkeypatch.setenv("JOT_HOME", str(tmp_path))
+
+    def refused() -> None:
+        for columns in (["text"], ["answer", "text"]):
+            with pytest.raises(UserError, match=r"leaves texts to .*r\.json, which is missing or was changed; "):
+                read_columns(tmp_path / "packed", [cell.id], columns)
+        with pytest.raises(UserError, match="which is missing or was changed"):
+            pack(tmp_path / "packed", tmp_path / "again")
+        assert list(read_columns(tmp_path / "packed", [cell.id], ["score", "answer"])["answer"]) == ["1"] * 6
+
+    refused()
+    pack(tmp_path / "live", tmp_path / "whole")  # where there is no tokenizer the texts stay
+    tokenizer.parent.mkdir(parents=True)
+    for bad in (content + b" ", content[:100], b""):
+        tokenizer.write_bytes(bad)
+        refused()
+    tokenizer.write_bytes(content)
+    monkeypatch.setattr(packed_module, "words_of", lambda model: pytest.fail("a tokenizer is read"))
+    assert list(load_store(tmp_path / "whole")[cell.id].frame["text"]) == list(own["text"])
+    read_columns(tmp_path / "packed", [cell.id], ["score", "generated", "answer"])
+    monkeypatch.undo()
+    monkeypatch.setenv("JOT_HOME", str(tmp_path))
+    assert list(load_store(tmp_path / "packed")[cell.id].frame["text"]) == list(own["text"])
 
 
 @pytest.mark.parametrize("other", [{"score": 0.25}, {"generated": [1, 2, 3, 4]}, {"doc_id": "pocket_gsm8k/dev/39"}])

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from jot.errors import UserError
@@ -17,6 +18,8 @@ from jot.records.lines import EXTRA, FIELDS, META, PACKED, SUMS, TRACE, are_tota
 
 CELL_FILE = re.compile(r"-[0-9a-f]{10}\.json$")
 SAME = "\0"  # stands in a file for an answer that is the whole text
+TOKENIZER = b"tokenizer"  # in a file's own metadata: whose tokenizer makes the texts that are null, and its SHA-256
+TOKENS = ["generated", "tokens_non_eos"]  # what they are made of
 _NAME = re.compile(r"[\w.-]{1,240}")
 
 
@@ -213,10 +216,11 @@ def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = 
     import pyarrow.parquet as pq
 
     keys = [meta["cell"][-10:] for meta in cells]
+    read = partial(pd.read_parquet, path, filters=[("cell", "in", keys)])
     try:
-        wanted = columns and {"cell", "text", *columns}
+        wanted = columns and {"cell", *columns, *(["text"] if "answer" in columns else [])}
         there = wanted and [column for column in pq.read_schema(path).names if column in wanted]
-        frame = pd.read_parquet(path, columns=there, filters=[("cell", "in", keys)])
+        frame = read(columns=there)
     except Exception as error:  # pyarrow raises types of its own for a damaged file
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
     counts = frame["cell"].value_counts()
@@ -225,11 +229,45 @@ def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = 
             raise UserError(f"{path} has {n} samples of {meta['cell']}, the manifest {count}; restore it")
         if meta["sha256"] != digest(path, path.stat().st_mtime_ns):
             raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
+    if "text" in frame:
+        out = frame["text"].isna() & (columns is None or "text" in columns or frame["answer"] == SAME)
+        if out.any() and (named := (pq.read_schema(path).metadata or {}).get(TOKENIZER)):
+            model, sha256 = named.decode().split()
+            words, found = words_of(model)
+            if found != sha256:
+                raise UserError(f"{path} leaves texts to data/models/{model}/tokenizer.json, which is missing or was "
+                                "changed; restore it, or set JOT_HOME to the checkout")  # fmt: skip
+            frame.loc[out, "text"] = joined((frame if {*TOKENS} <= {*frame} else read(columns=TOKENS))[out], words)
     if "answer" in frame:
         frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
     if "score" in frame:
         frame["score"] = frame["score"].astype("float64")  # float32 would print 31.45 as 31.5
     return frame
+
+
+def joined(rows: pd.DataFrame, words: Mapping[int, str]) -> list[str]:
+    """The texts of answers, token by token; a character of several tokens does not come back so."""
+    pairs = zip(*(rows[name] for name in TOKENS), strict=True)
+    return ["".join([words.get(i, "\ufffd") for i in np.asarray(ids[:n]).tolist()]) for ids, n in pairs]
+
+
+def words_of(model: str) -> tuple[dict[int, str], str]:
+    """Each token of a packaged model as text, and the SHA-256 of its tokenizer; nothing where that is not there."""
+    home = Path(os.environ.get("JOT_HOME") or Path(__file__).resolve().parents[2])
+    file = home / "data" / "models" / model / "tokenizer.json"
+    return _words(file, file.stat().st_mtime_ns) if file.is_file() else ({}, "")
+
+
+@lru_cache(maxsize=8)
+def _words(file: Path, mtime: int) -> tuple[dict[int, str], str]:
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception:  # a bare one: the file is damaged
+        return {}, ""
+    ids = list(tokenizer.get_vocab().values())
+    return dict(zip(ids, tokenizer.decode_batch([[i] for i in ids]), strict=True)), digest(file, mtime)
 
 
 @lru_cache(maxsize=256)

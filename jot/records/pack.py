@@ -1,7 +1,8 @@
 """A store packed for keeping: few Parquet files and one manifest, read back through `records.load_store`.
 
 Cells of one model (all its training seeds), task and split share a file, ordered by document: the answers to one
-document stand side by side and compress against each other.
+document stand side by side and compress against each other. A text that the tokenizer of the packaged model of that
+name makes of the tokens is left out; reading it makes it again.
 
 A pack replaces an older one whole or not at all: every file is on the disk under a name of its own before the
 manifest that names it takes the older one's place. Killed at any moment, the folder reads as the old pack or the new.
@@ -25,7 +26,7 @@ import pandas as pd
 from jot.errors import UserError, destination, local
 from jot.records.cells import Recorded, natural, plain
 from jot.records.lines import EXTRA, FIELDS, TRACE
-from jot.records.load import SAME, digest, load_store, metas
+from jot.records.load import SAME, TOKENIZER, digest, joined, load_store, metas, words_of
 from jot.records.store import replace, sync
 
 PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
@@ -163,7 +164,12 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
     lists = {"generated": np.uint16 if largest < 1 << 16 else np.uint32}
     lists |= {f"trace_{name}": kind for name, kind in _TRACE_TYPES.items()}
     times = zip(table["seconds"], table["slots"], strict=True)
+    text, about, model = table["text"].astype(object), {}, path.name.split(".")[0]
+    known, sha256 = words_of(model)
+    if sha256 and text.notna().all() and (out := text == joined(table, known)).any():  # a null would come back as text
+        text, about = text.mask(out, None), {TOKENIZER: f"{model} {sha256}"}
     table = table.assign(
+        text=text,
         answer=table["answer"].mask(table["answer"] == table["text"], SAME),
         seconds=[t if slots == 1 else float(f"{t:.1e}") for t, slots in times],  # all that a shared batch's clock knows
         **{name: table[name].fillna("plain") for name in EXTRA if name in table},
@@ -175,9 +181,10 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
             values = [np.asarray(v, lists[name]) if isinstance(v, (list, np.ndarray)) else None for v in table[name]]
             columns[name] = pa.array(values, pa.list_(pa.from_numpy_dtype(lists[name])))
         elif name in table:
-            columns[name] = pa.array(list(table[name]), kinds.get(table[name].dtype.kind))
+            kind = pa.string() if name == "text" else kinds.get(table[name].dtype.kind)  # even where all are left out
+            columns[name] = pa.array(list(table[name]), kind)
     words = ["cell", "doc_id", "prompt_hash", *(n for n in EXTRA if n in columns)]
     pq.write_table(
-        pa.table(columns), path, compression="brotli", compression_level=11, use_dictionary=words,
+        pa.table(columns, metadata=about), path, compression="brotli", compression_level=11, use_dictionary=words,
         write_statistics=False, row_group_size=1 << 20, data_page_size=1 << 22,
     )  # fmt: skip
