@@ -68,9 +68,9 @@ def shard_of(counts: list[int], before: int = 2, width: int = 14) -> dict[str, t
     return {"canvas": canvas, "maskable": (place >= before) & (place < end), "length": end[:, 0].to(torch.int16)}
 
 
-def corrupt(shard, everything=0.0, seed=0):
+def corrupt(shard, everything=0.0, seed=0, leading=0.0):
     total = len(shard["length"])
-    return train.corrupt(shard, torch.arange(total), MASK, everything, torch.Generator().manual_seed(seed))
+    return train.corrupt(shard, torch.arange(total), MASK, everything, torch.Generator().manual_seed(seed), leading)
 
 
 def test_only_maskable_tokens_are_masked():
@@ -113,6 +113,26 @@ def test_everything_masks_all():
     torch.testing.assert_close(weight, 1 / (15 * shard["maskable"].sum(1)[row].float()))
     share = (corrupt(shard_of([10] * 4000), everything=0.5)[0] == MASK).sum(1).eq(10).float().mean()
     assert abs(share - 0.55) < 0.03  # half of the rows, and a tenth of the others
+
+
+def test_leading_rows_are_hidden_from_a_place_on_and_asked_there():
+    n, total = 90, 400
+    shard = shard_of([n] * total, width=100)
+    noisy, _, row, position, target, weight = corrupt(shard, leading=0.25)
+    hidden, asked = noisy == MASK, torch.zeros_like(shard["maskable"])
+    asked[row, position] = True
+    assert not (asked & ~hidden).any() and torch.equal(target, shard["canvas"].long()[asked])
+    assert not (hidden & ~shard["maskable"]).any()
+    other = (asked != hidden).any(1)  # those with something hidden that is not asked for
+    for i in other.nonzero().flatten():
+        start = int(hidden[i].nonzero()[0]) - 2  # nothing before is hidden; the window may begin a little earlier
+        last = int(asked[i].nonzero()[-1]) - 2
+        assert last < start + train.WINDOW and hidden[i, 2 + last + 1 : 2 + n].float().mean() > 0
+        assert hidden[i, n + 1]  # to the end of the row
+    # a row that begins within the last 64 of 90 places asks for all that it hides
+    assert 0.25 * total * (n - train.WINDOW) / n == pytest.approx(int(other.sum()), abs=15)
+    torch.testing.assert_close(weight, 1 / (asked.sum(1)[row] * total))
+    torch.testing.assert_close(weight.sum(), torch.tensor(1.0))
 
 
 def test_the_estimator_has_the_expectation_of_the_diffusion_objective():

@@ -45,7 +45,7 @@ def test_answers_fill_the_canvas_in_order(seed, length):
     least, most = worksheet.FILL
     assert least * length - 90 < len(doc["answer"]) <= most * length  # the longest line is shorter than that
     assert extract.worksheet(doc["answer"], len(doc["finals"])) == " ".join(doc["finals"])
-    assert [int(line.split(".")[0]) for line in doc["question"].splitlines()] == [*range(1, len(doc["finals"]) + 1)]
+    assert [int(line.split(":")[0]) for line in doc["question"].splitlines()] == [*range(1, len(doc["finals"]) + 1)]
 
 
 def test_a_worksheet_draws_none_of_the_skipped():
@@ -89,7 +89,8 @@ def test_rows_of_training(tok):
         question = tok.decode(row.ids[1 : first - 1])
         assert len(row.ids) == recipe.WIDTHS["short"] and row.maskable == [*range(first, len(row.ids))]
         assert not long.held_out() & set(long.problems(question))
-        assert "-" not in extract.worksheet(text, len(long.problems(question))).split()
+        labels = [[line.split(":")[0] for line in part.splitlines()] for part in (question, extract.cut(text))]
+        assert labels[0] == labels[1] and int(labels[0][-1]) <= worksheet.LABELS
         assert row.ids[-1] == tok.eos_token_id
     assert (
         recipe.rows(0, "short", 4, tok, random.Random(0)) == rows != recipe.rows(1, "short", 4, tok, random.Random(0))

@@ -26,8 +26,9 @@ COUNTS = {256: (1000, 1000), 512: (200, 1000), 1024: (100, 300), 2048: (50, 150)
 MEASURED = (256, 512)  # lengths that are decoded along the way; the longer ones would take their time from training
 MODELS = ("pocket-long-llada", "pocket-long-dream")
 SPECIALS = ("<|mdm_mask|>", "<|endoftext|>", "<|startoftext|>")
-VOCABULARY = 384  # the tokenizer has fewer; the rest pads the matrices
+VOCABULARY = 640  # the tokenizer has fewer; the rest pads the matrices
 ENTRIES = 1000  # more than the worksheets' language has merges for
+SHORTEST = 9  # tokens of a line of an answer
 TEXTS = 20_000  # lines of each kind that the tokenizer is trained on
 
 
@@ -35,15 +36,16 @@ TEXTS = 20_000  # lines of each kind that the tokenizer is trained on
 class LongRecipe(Recipe):
     """What decides a training run of the long pair; the fields of the pocket tasks' mix are of no use here."""
 
-    WIDTHS: ClassVar[dict[str, int]] = {"short": 400, "half": 800, "whole": 1600, "double": 3200}
+    WIDTHS: ClassVar[dict[str, int]] = {"short": 480, "half": 960, "whole": 1920, "double": 3840}
+    ALL: ClassVar[tuple[str, ...]] = tuple(WIDTHS)
     batch_compact: int = 0
     batch_long: int = 0
     batch_choice: int = 0
     batch_short: int = 96
-    batch_half: int = 40
-    batch_whole: int = 16
-    batch_double: int = 8
-    choice_all: float = 0.0
+    batch_half: int = 24
+    batch_whole: int = 8
+    batch_double: int = 4
+    choice_all: float = 0.2
     hidden: int = 128  # of a network small enough that the pair takes 5 MB
     layers: int = 5
     inner: int = 384
@@ -65,7 +67,9 @@ class LongRecipe(Recipe):
         draw, encode, taken = random.Random(f"worksheet/train/{self.seed}/{index}/{group}"), encoder(tok), []
         skip = held_out()
         while len(taken) < total:
-            doc = worksheet.sample(draw, int(width * 0.64), lambda text: len(encode(text)), skip)
+            length = int(width * 0.54)
+            first = draw.randint(1, max(1, worksheet.LABELS - length // SHORTEST))
+            doc = worksheet.sample(draw, length, lambda text: len(encode(text)), skip, first)
             prompt, answer = chat(tok, encode(doc["question"])), encode(doc["answer"])
             if (left := width - len(prompt)) > len(answer):
                 taken.append(
@@ -123,17 +127,21 @@ def held_out() -> frozenset[str]:
 
 def problems(question: str) -> list[str]:
     """The problems of a worksheet, without their numbers."""
-    return [line.split(". ", 1)[1].removesuffix(".") for line in question.splitlines()]
+    return [line.split(": ", 1)[1].removesuffix(".") for line in question.splitlines()]
 
 
 def files() -> None:
     """Write the tokenizer beside both models, and the held-out worksheets, no problem of which occurs twice."""
+    from tokenizers import AddedToken
+
     rng = random.Random("tokenizer/worksheet")
     texts = []
     for _ in range(TEXTS):
         question, worked, _ = worksheet.problem(rng)
-        texts += [f"{rng.randint(1, 80)}. {question}.\n", f"{rng.randint(1, 80)}: {worked}\n"]
+        texts += [f"{rng.randint(1, 80)}: {question}.\n", f"{rng.randint(1, 80)}: {worked}\n"]
     trained = tokenizer.train_on(texts, ENTRIES)
+    whole = [f" {n}" for n in range(worksheet.LIMIT + 1)] + [f"{n}:" for n in range(1, worksheet.LABELS + 1)]
+    trained.add_tokens([AddedToken(text, normalized=False) for text in whole])  # numbers and labels are one token each
     tokenizer.write([home() / "data" / "models" / name for name in MODELS], trained, 4096)
     seen: set[str] = set()
 

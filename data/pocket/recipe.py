@@ -15,6 +15,7 @@ class Recipe:
     """Everything that decides a training run but the hardware."""
 
     WIDTHS: ClassVar[dict[str, int]] = WIDTHS
+    ALL: ClassVar[tuple[str, ...]] = ("choice",)  # groups of which a share ``choice_all`` of the rows is all masked
     family: str = "llada"
     seed: int = 0
     steps: int = 20000

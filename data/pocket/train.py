@@ -91,10 +91,11 @@ class Pass:
     A network this small is bound by its kernel launches; replaying a graph removes them.
     """
 
-    def __init__(self, model, batch, scale: float):
+    def __init__(self, model, batches, scale: float):
+        batch = batches[0]
         self.model, self.scale, self.device = model, scale, batch[0].device.type
         self.masked = batch[1] is not None
-        self.size = int(1.1 * len(batch[2])) if self.device == "cuda" else None
+        self.size = int(1.1 * max(len(one[2]) for one in batches)) if self.device == "cuda" else None
         if self.size is None:
             return
         self.static = [part if part is None else part.clone() for part in pad(batch, self.size)]
@@ -227,13 +228,13 @@ def train(
         for name, part in zip(names, parts, strict=True):
             on_device = {k: torch.from_numpy(v).to(device) for k, v in part.items()}
             picks = torch.arange(len(part["length"]), device=device).split(getattr(recipe, f"batch_{name}"))
-            everything = recipe.choice_all if name == "choice" else 0.0
+            everything = recipe.choice_all if name in recipe.ALL else 0.0
             picks = picks * recipe.repeats
             noise = (model.mask_id, everything, generator, recipe.leading)
             batches.append([corrupt(on_device, pick, *noise) for pick in picks])
         if not passes:
             scales = [recipe.choice_weight if name == "choice" else 1.0 for name in names]
-            passes = [Pass(model, batch[0], scale) for batch, scale in zip(batches, scales, strict=True)]
+            passes = [Pass(model, some, scale) for some, scale in zip(batches, scales, strict=True)]
         for turn in zip(*batches, strict=True):
             if step >= recipe.steps:
                 break

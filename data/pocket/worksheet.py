@@ -1,5 +1,5 @@
 """Worksheets: many short problems in one prompt, answered in order with worked solutions, so that the answer fills a
-canvas of any length. Problems are numbered, and each has one to four steps on numbers below 200.
+canvas of any length. Problems are numbered, and each has one to four steps on numbers below 100.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Callable, Container
 NAMES = ("Ann", "Ben", "Cara", "Dan", "Eva", "Finn", "Gus", "Hana")
 ITEMS = ("pens", "cups", "keys", "figs", "maps", "rocks", "bags", "nuts")
 GAINS, LOSSES = ("buys", "finds", "wins"), ("gives", "loses", "sells")
-LIMIT = 199
+LIMIT = 99
+LABELS = 160  # no worksheet's numbers go beyond
 FILL = (0.55, 0.97)  # of the canvas by the answers
 
 
@@ -19,11 +20,11 @@ def problem(rng: random.Random) -> tuple[str, str, int]:
     name, item, value = rng.choice(NAMES), rng.choice(ITEMS), rng.randint(2, 60)
     said, worked = [f"{name} has {value} {item}"], []
     for _ in range(rng.choice((1, 2, 2, 3, 3, 4))):
-        kinds = ["gain"] * 2 + ["loss"] * 2 * (value > 2) + ["double"] * (2 * value <= LIMIT)
+        kinds = ["gain"] * (2 * (value < LIMIT)) + ["loss"] * 2 * (value > 2) + ["double"] * (2 * value <= LIMIT)
         kinds += ["triple"] * (3 * value <= LIMIT) + ["half"] * (value % 2 == 0 and value > 2)
         kind = rng.choice(kinds)
         if kind == "gain":
-            other = rng.randint(1, min(40, LIMIT - value)) if value < LIMIT else 0
+            other = rng.randint(1, min(40, LIMIT - value))
             words, sign, new = f"{rng.choice(GAINS)} {other}", f"+ {other}", value + other
         elif kind == "loss":
             other = rng.randint(1, min(40, value - 1))
@@ -39,21 +40,23 @@ def problem(rng: random.Random) -> tuple[str, str, int]:
     return ", ".join(said), f"{name} {', '.join(worked)}.", value
 
 
-def sample(rng: random.Random, length: int, tokens: Callable[[str], int], skip: Container[str] = frozenset()) -> dict:
+def sample(
+    rng: random.Random, length: int, tokens: Callable[[str], int], skip: Container[str] = frozenset(), first: int = 1
+) -> dict:
     """A worksheet whose answer takes a random share of ``length`` tokens within ``FILL``; none of its problems is in
-    ``skip``. ``tokens`` counts those of a text.
+    ``skip``. ``tokens`` counts those of a text; the problems are numbered from ``first`` on.
     """
     goal, used, lines = rng.uniform(*FILL) * length, 0, []
     while True:
         question, worked, final = problem(rng)
         if question in skip:
             continue
-        answer = f"{len(lines) + 1}: {worked}\n"
+        answer = f"{first + len(lines)}: {worked}\n"
         used += tokens(answer)
         if used > goal:
             break
         lines.append((question, answer, final))
     return {
-        "question": "".join(f"{i}. {question}.\n" for i, (question, _, _) in enumerate(lines, 1)),
+        "question": "".join(f"{i}: {question}.\n" for i, (question, _, _) in enumerate(lines, first)),
         "answer": "".join(answer for _, answer, _ in lines), "finals": [str(final) for *_, final in lines],
     }  # fmt: skip
