@@ -98,12 +98,12 @@ def test_losses():
 
 def test_the_command_decodes_resumes_and_writes_what_evaluate_takes(tmp_path, capsys):
     words = ["calibrate", "--model", "pocket-llada", "--task", "pocket_mmlu", "--store", str(tmp_path / "s"),
-             "--device", "cpu", "--limit", "5", "--epsilon", "0.5"]  # fmt: skip
+             "--device", "cpu", "--limit", "14", "--epsilon", "0.2"]  # fmt: skip
     assert cli.main(words) == 0
     told = capsys.readouterr().out
     path = tmp_path / "s" / "certified" / "pocket-llada_pocket_mmlu_breaks.json"
     made = json.loads(path.read_text())
-    assert "certified: tau_max" in told and made["n"] == 5 and made["walk"][0]["tau"] is None
+    assert "certified: tau_max" in told and made["n"] == 14 and made["walk"][0]["tau"] is None
     records = {p: p.read_bytes() for p in (tmp_path / "s").glob("*.jsonl")}
     assert cli.main(words) == 0 and capsys.readouterr().out == told  # nothing is decoded again
     assert {p: p.read_bytes() for p in (tmp_path / "s").glob("*.jsonl")} == records
@@ -119,4 +119,4 @@ def test_the_command_decodes_resumes_and_writes_what_evaluate_takes(tmp_path, ca
     ):
         assert cli.main(wrong) == 2 and said in capsys.readouterr().err
     assert cli.main([*words, "--epsilon", "0.01"]) == 1
-    assert "nothing can be certified with 5 documents" in capsys.readouterr().out
+    assert "nothing can be certified with 14 documents" in capsys.readouterr().out
