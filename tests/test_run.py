@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
@@ -154,27 +155,22 @@ def test_no_cell_is_left_out_when_every_process_dies(path, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
-def test_workers_end_with_their_command(model, tmp_path, end) -> None:
+def test_workers_end_with_their_command(root, model, tmp_path, end) -> None:
     """Killed or interrupted, `jot run --workers` leaves no process behind; what was finished stays."""
     path, store = tmp_path / "grid.yaml", tmp_path / "store"
     path.write_text(f"cells: [{{models: '{model}', tasks: pocket_gsm8k, split: dev, method: [full, jot], limit: 400}}]")
-
-    def main() -> int:  # a fork; its workers start as they always do
-        for stream, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(tmp_path / name, os.O_WRONLY | os.O_CREAT), stream)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", 1, closefd=False)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children would ignore it
-        return cli.main(command(path, store, "--workers", "2", "--slots", "2"))
-
-    started = children.fork(main)
-    assert children.wait_for_lines(store, 4, 120) >= 4
-    below = children.descendants(started)
+    words = [sys.executable, "-m", "jot", *command(path, store, "--workers", "2", "--slots", "2")]
+    started = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip
+    assert children.wait_for_lines(store, 4, 120) >= 4  # SIGINT: a background job's children would ignore it
+    below = children.descendants(started.pid)
     assert len(below) >= 2
-    os.kill(started, end)
-    assert children.join(started, 180) == (-end if end == signal.SIGKILL else 130)
-    out, err = ((tmp_path / name).read_text() for name in ("out", "err"))
+    started.send_signal(end)
+    out, err = started.communicate(timeout=180)
     said = "jot: interrupted; what was finished is recorded, run again to go on\n"
     assert out == "" and err.startswith("" if end == signal.SIGKILL else said) and "Traceback" not in err
+    assert started.returncode == (-end if end == signal.SIGKILL else 130)
     until = time.monotonic() + 30
     while any(Path(f"/proc/{pid}/exe").exists() for pid in below):
         assert time.monotonic() < until, "a worker outlived its command"
