@@ -1,4 +1,7 @@
-"""Runs the code cells of a notebook in this process: its namespace, and what each cell gave, by cell id."""
+"""Runs the code cells of a notebook in this process: its namespace, and what each cell gave, by cell id.
+
+Or a committed one as ``jot figures`` does, in a kernel, and compares what it shows.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,19 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import children
 import IPython.display
 import matplotlib.pyplot as plt
+import pandas as pd
+import papermill
+import pytest
+from jupyter_client.provisioning import local_provisioner
+from nbformat import v4
+
+from jot.runs import notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -75,3 +87,30 @@ def run(name: str, until: str | None = None, **parameters: object) -> tuple[dict
         os.chdir(before)
         plt.close("all")
     return space, {key: [handle.shown for handle in handles] for key, handles in gave.items()}
+
+
+def shown(notebook: dict) -> list:
+    """What a reader sees: text and tables of every output, and that there is a picture."""
+    found = []
+    for output in (output for cell in notebook["cells"] for output in cell.get("outputs", ())):
+        data = output.get("data", {"text": output.get("text")})
+        found.append({k: "picture" if k.startswith("image/") else "".join(v) for k, v in data.items()})
+    return found
+
+
+def check_committed(name: str, folder: Path, keep: tuple[str, ...] = ()) -> dict:
+    """Executes a notebook of ``notebooks/``; it must show what is committed. Returns the values of these names."""
+    committed = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))
+    path, kept = folder / f"{name}.ipynb", folder / "kept"
+    last = v4.new_code_cell(f"pd.to_pickle({{name: globals()[name] for name in {keep}}}, {str(kept)!r})")
+    cells = [*committed["cells"], *([json.loads(json.dumps(last))] if keep else [])]
+    path.write_text(json.dumps({**committed, "cells": cells}), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_provisioner, "launch_kernel", children.Kernel)
+        # Else it writes the whole notebook before and after every cell.
+        patch.setattr(
+            papermill, "execute_notebook", partial(papermill.execute_notebook, request_save_on_cell_execute=False)
+        )
+        made = notebooks.run(str(path), {"out": folder / "figures"}, folder / "made" / path.name)
+    assert shown(notebooks.stripped(json.loads(made.read_text(encoding="utf-8")))) == shown(committed)
+    return pd.read_pickle(kept) if keep else {}

@@ -1,11 +1,13 @@
-"""Processes for the tests of what a kill leaves behind: forks of this one, which has all imports already."""
+"""Processes for tests whose subject is not how one starts: forks of this one, which has all imports already."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,3 +68,41 @@ def descendants(pid: int) -> list[int]:
         except OSError:
             pass
     return found
+
+
+class Kernel:
+    """A Jupyter kernel as a fork, in place of ``jupyter_client``'s ``launch_kernel``; what is used of a ``Popen``."""
+
+    stdin = stdout = stderr = returncode = None
+
+    def __init__(self, words: list[str], env: dict[str, str], cwd: str = ".", **_: object) -> None:
+        def body() -> None:
+            from ipykernel.kernelapp import IPKernelApp
+
+            os.setpgid(0, 0)
+            os.environ.clear()
+            os.environ.update(env)
+            os.chdir(cwd)
+            asyncio.set_event_loop(asyncio.new_event_loop())
+            warnings.showwarning = warnings._showwarning_orig  # not into pytest's list: a page would show it
+            warnings.resetwarnings()
+            for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+                warnings.simplefilter("ignore", category)
+            warnings.filterwarnings("default", category=DeprecationWarning, module="__main__")
+            IPKernelApp.launch_instance(words[words.index("-f") :])
+
+        self.pid = fork(body)
+        os.setpgid(self.pid, self.pid)  # in both: whoever signals the group must find it, and not this process in it
+
+    def poll(self) -> int | None:
+        if self.returncode is None and (done := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.returncode = os.waitstatus_to_exitcode(done[1])
+        return self.returncode
+
+    def wait(self) -> int:
+        while self.poll() is None:
+            time.sleep(0.005)
+        return self.returncode
+
+    def send_signal(self, signum: int) -> None:
+        os.kill(self.pid, signum)

@@ -12,6 +12,7 @@ import pandas as pd
 from jot import records as records_module
 from jot.models import FAMILIES
 from jot.records.lines import to_line
+from jot.records.load import totals
 from jot.runs import settings
 from jot.runs.frames import family as family_of
 from jot.runs.grid import Point
@@ -110,9 +111,10 @@ def write(folder: Path, records: dict) -> Path:
     """The record set as a live store on disk."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, (meta, frame) in records.items():
-        (folder / f"{name}.json").write_text(json.dumps(meta))
-        rows = frame.to_json(orient="records", lines=True).splitlines()
-        (folder / f"{name}.jsonl").write_bytes(b"".join(to_line(json.loads(row)) for row in rows))
+        rows = list(map(json.loads, frame.to_json(orient="records", lines=True).splitlines()))
+        # With its sums, as a run that ended in order leaves it: else every look at the store reads all samples.
+        (folder / f"{name}.json").write_text(json.dumps(meta | {"totals": totals(rows)}))
+        (folder / f"{name}.jsonl").write_bytes(b"".join(map(to_line, rows)))
     return folder
 
 

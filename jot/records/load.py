@@ -173,11 +173,16 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     """The manifest of a packed folder: configuration, totals and file of every cell."""
     path = folder / "manifest.json"
     try:
-        content = parse(path.read_text())
-        check(content, {"places": list, "cells": dict})
-        return {cell_id: _entry(cell_id, entry, content["places"]) for cell_id, entry in content["cells"].items()}
+        return {cell_id: dict(meta) for cell_id, meta in _entries(path.read_text()).items()}
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); restore it") from error
+
+
+@lru_cache(maxsize=4)  # a page asks a dozen times, and hashing every configuration takes a tenth of a second
+def _entries(text: str) -> dict[str, dict]:
+    content = parse(text)
+    check(content, {"places": list, "cells": dict})
+    return {cell_id: _entry(cell_id, entry, content["places"]) for cell_id, entry in content["cells"].items()}
 
 
 def _entry(cell_id: str, entry: object, places: list) -> dict:
