@@ -36,15 +36,18 @@ TEXTS = 20_000  # lines of each kind that the tokenizer is trained on
 class LongRecipe(Recipe):
     """What decides a training run of the long pair; the fields of the pocket tasks' mix are of no use here."""
 
-    WIDTHS: ClassVar[dict[str, int]] = {"short": 480, "half": 960, "whole": 1920, "double": 3840}
+    WIDTHS: ClassVar[dict[str, int]] = {
+        "tiny": 160, "short": 480, "half": 960, "whole": 1920, "double": 3840
+    }  # fmt: skip
     ALL: ClassVar[tuple[str, ...]] = tuple(WIDTHS)
     batch_compact: int = 0
     batch_long: int = 0
     batch_choice: int = 0
-    batch_short: int = 96
-    batch_half: int = 24
-    batch_whole: int = 8
-    batch_double: int = 4
+    batch_tiny: int = 256  # a few problems: where a line's problem stands is learned here, and then holds further
+    batch_short: int = 48
+    batch_half: int = 16
+    batch_whole: int = 6
+    batch_double: int = 3
     choice_all: float = 0.2
     hidden: int = 128  # of a network small enough that the pair takes 5 MB
     layers: int = 5
