@@ -99,7 +99,9 @@ def test_rows_of_training(tok):
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_a_training_run_gives_a_model_that_reads_worksheets(tmp_path, family):
-    small = dict(steps=2, warmup=1, batch_tiny=0, batch_short=1, batch_half=0, batch_whole=0, batch_double=0, shard=1, repeats=1)
+    small = dict(
+        steps=2, warmup=1, batch_tiny=0, batch_short=1, batch_half=0, batch_whole=0, batch_double=0, shard=1, repeats=1
+    )
     recipe = long.LongRecipe(family=family, hidden=32, layers=1, inner=32, heads=2, **small)
     train.train(recipe, tmp_path, device="cpu", workers=0, evaluations=0)
     model = jot.load(tmp_path, device="cpu")
