@@ -185,21 +185,8 @@ class Ratios:
 
 def check_main(space: dict, folder: Path) -> tuple[int, int]:
     """All intervals in the frames of notebook 01; how many bootstrap and calibration intervals were compared."""
-    raw, ratios = (
-        Raw(
-            folder,
-            "cell",
-            "doc_id",
-            "score",
-            "answer",
-            "text",
-            "generated",
-            "tokens_non_eos",
-            "configured_steps",
-            "steps",
-        ),
-        Ratios(),
-    )
+    columns = "cell doc_id score answer text generated tokens_non_eos configured_steps steps"
+    raw, ratios = Raw(folder, *columns.split()), Ratios()
     for row in space["main"].to_dict("records"):
         rows = raw.rows(row["cell"])
         right = int((rows["score"] > 0.5).sum())

@@ -141,7 +141,10 @@ def files() -> None:
     texts = []
     for _ in range(TEXTS):
         question, worked, _ = worksheet.problem(rng)
-        texts += [f"{rng.randint(1, 80)}: {question}.\n", f"{rng.randint(1, 80)}: {worked}\n"]
+        texts += [
+            f"{rng.randint(1, worksheet.LABELS)}: {question}.\n",
+            f"{rng.randint(1, worksheet.LABELS)}: {worked}\n",
+        ]
     trained = tokenizer.train_on(texts, ENTRIES)
     whole = [f" {n}" for n in range(worksheet.LIMIT + 1)] + [f"{n}:" for n in range(1, worksheet.LABELS + 1)]
     trained.add_tokens([AddedToken(text, normalized=False) for text in whole])  # numbers and labels are one token each

@@ -196,7 +196,10 @@ def train(
     torch.manual_seed(recipe.seed)
     model = recipe.network().to(device)
     if recipe.start:
-        model.load_state_dict(load_file(Path(recipe.start) / "model.safetensors", device))
+        file = Path(recipe.start) / "model.safetensors"
+        if not file.is_file():
+            raise SystemExit(f"--start {recipe.start} holds no model.safetensors; name a checkpoint's folder")
+        model.load_state_dict(load_file(file, device))
     opts = optimizers(model, recipe)
     generator = torch.Generator(device).manual_seed(recipe.seed)
     out.mkdir(parents=True, exist_ok=True)

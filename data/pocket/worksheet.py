@@ -53,9 +53,10 @@ def sample(
             continue
         answer = f"{first + len(lines)}: {worked}\n"
         used += tokens(answer)
-        if used > goal:
+        if used > goal and lines:
             break
         lines.append((question, answer, final))
+    assert first + len(lines) - 1 <= LABELS, "more problems than labels"
     return {
         "question": "".join(f"{i}: {question}.\n" for i, (question, _, _) in enumerate(lines, first)),
         "answer": "".join(answer for _, answer, _ in lines), "finals": [str(final) for *_, final in lines],

@@ -170,7 +170,7 @@ def _live(folder: Path, cell_id: str, meta: dict) -> Recorded:
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
-    """The manifest of a packed folder: configuration, totals and file of every cell."""
+    """The manifest of a packed folder: configuration, totals and file of every cell; not to be changed in place."""
     path = folder / "manifest.json"
     try:
         return {cell_id: dict(meta) for cell_id, meta in _entries(path.read_text()).items()}
