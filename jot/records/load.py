@@ -221,13 +221,16 @@ def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = 
     import pyarrow.parquet as pq
 
     keys = [meta["cell"][-10:] for meta in cells]
-    read = partial(pd.read_parquet, path, filters=[("cell", "in", keys)])
-    try:
-        wanted = columns and {"cell", *columns, *(["text"] if "answer" in columns else [])}
-        there = wanted and [column for column in pq.read_schema(path).names if column in wanted]
-        frame = read(columns=there)
-    except Exception as error:  # pyarrow raises types of its own for a damaged file
-        raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
+    wanted = columns and {"cell", *columns, *(["text"] if "answer" in columns else [])}
+
+    def read(some: Iterable[str] | None) -> pd.DataFrame:
+        try:
+            there = some and [column for column in pq.read_schema(path).names if column in some]
+            return pd.read_parquet(path, columns=there, filters=[("cell", "in", keys)])
+        except Exception as error:  # pyarrow raises types of its own for a damaged file
+            raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
+
+    frame = read(wanted)
     counts = frame["cell"].value_counts()
     for key, meta in zip(keys, cells, strict=True):
         if (n := counts.get(key, 0)) != (count := meta["totals"]["samples"]):
@@ -242,7 +245,7 @@ def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = 
             if found != sha256:
                 raise UserError(f"{path} leaves texts to data/models/{model}/tokenizer.json, which is missing or was "
                                 "changed; restore it, or set JOT_HOME to the checkout")  # fmt: skip
-            frame.loc[out, "text"] = joined((frame if {*TOKENS} <= {*frame} else read(columns=TOKENS))[out], words)
+            frame.loc[out, "text"] = joined((frame if {*TOKENS} <= {*frame} else read(TOKENS))[out], words)
     if "answer" in frame:
         frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
     if "score" in frame:
