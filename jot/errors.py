@@ -164,6 +164,11 @@ def local(name: str, path: str | os.PathLike, kind: str = "folder") -> Path:
     return Path(path)
 
 
+def home() -> Path:
+    """The checkout that holds ``data/``: the package's parent folder, or ``$JOT_HOME``."""
+    return Path(os.environ.get("JOT_HOME") or Path(__file__).resolve().parents[1])
+
+
 def destination(name: str, path: str | os.PathLike, kind: str = "folder", example: str = "") -> Path:
     """A path to which a run may write its "file" or "folder"; asked before anything runs, and nothing is made."""
     found = local(name, path, kind)

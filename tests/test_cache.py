@@ -90,7 +90,7 @@ def test_every_rule_ends_at_the_end_of_text(family, cache, rule, monkeypatch):
     full = dict(jot.decode_stream(net, batch, rule, slots=4, **shared))
     monkeypatch.setattr(net.config, "eos_token_id", full[0].generated[9])
     saved = 0
-    for loop, slots in (("0", 3), ("1", 1), ("1", 3)):
+    for loop, slots in itertools.product("01", (1, 3)):
         monkeypatch.setenv("JOT_FAST", loop)
         short = dict(jot.decode_stream(net, batch, rule, slots=slots, stop_at_eos=True, **shared))
         for key, out in full.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -249,8 +250,7 @@ def test_a_slot_forgets_its_former_sample(family, rule, cache, temperature, monk
     shared = dict(length=16, block_length=8, cache=cache, temperature=temperature, trace=True)
     monkeypatch.setenv("JOT_FAST", "0")
     alone = [jot.decode(MODELS[family], prompt, rule, sample_id=i, **shared) for i, prompt in enumerate(batch)]
-    # Two slots have both, a former sample and one beside; of each alone, five and one tell.
-    for loop, slots in (("0", 2), ("1", 1), ("1", 2), ("1", 5)):
+    for loop, slots in itertools.product("01", (1, 2, 5)):
         monkeypatch.setenv("JOT_FAST", loop)
         outs = dict(jot.decode_stream(MODELS[family], list(enumerate(batch)), rule, slots=slots, **shared))
         for i, want in enumerate(alone):

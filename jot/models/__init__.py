@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from jot.errors import UserError, closest
+from jot.errors import UserError, closest, home
 from jot.models import dream, llada
 from jot.models.base import DiffusionModel
 from jot.models.checks import AGAIN, UNUSED, check_fields, check_heads, check_unread, with_rope
@@ -28,11 +28,6 @@ HASHED_WHOLE = 1 << 30  # bytes
 for _config, _model, _ in FAMILIES.values():
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
     AutoModel.register(_config, _model, exist_ok=True)
-
-
-def home() -> Path:
-    """The checkout that holds ``data/``: the package's parent folder, or ``$JOT_HOME``."""
-    return Path(os.environ.get("JOT_HOME") or Path(__file__).resolve().parents[2])
 
 
 def locate(name: str, revision: str | None = None) -> tuple[Path, str | None]:

@@ -11,19 +11,14 @@ import pandas as pd
 
 from jot import stats
 from jot.models import home
-from jot.records import TRACE, natural
+from jot.records import TRACE, load, natural
 
 
 def token_texts(model: str) -> dict[int, str]:
     """Text of every token of a packaged or local model's tokenizer; empty where there is none."""
     places = (home() / "data" / "models" / Path(model).name, Path(model))
-    path = next((place for place in places if (place / "tokenizer.json").is_file()), None)
-    if path is None:
-        return {}
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-    return {i: tokenizer.decode([i], skip_special_tokens=False) for i in range(tokenizer.get_vocab_size())}
+    file = next((place / "tokenizer.json" for place in places if (place / "tokenizer.json").is_file()), None)
+    return load.token_texts(file, file.stat().st_mtime_ns, special=True) if file else {}
 
 
 def ordered(rows: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from jot.errors import UserError
+from jot.errors import UserError, home
 from jot.records.cells import Cell, Recorded, natural
 from jot.records.lines import EXTRA, FIELDS, META, PACKED, SUMS, TRACE, are_totals, check, from_line, parse
 
@@ -223,14 +223,14 @@ def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = 
     keys = [meta["cell"][-10:] for meta in cells]
     wanted = columns and {"cell", *columns, *(["text"] if "answer" in columns else [])}
 
-    def read(some: Iterable[str] | None) -> pd.DataFrame:
+    def opened(reader, **how):
         try:
-            there = some and [column for column in pq.read_schema(path).names if column in some]
-            return pd.read_parquet(path, columns=there, filters=[("cell", "in", keys)])
+            return reader(path, **how)
         except Exception as error:  # pyarrow raises types of its own for a damaged file
             raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}); restore it") from error
 
-    frame = read(wanted)
+    schema, read = opened(pq.read_schema), partial(opened, pd.read_parquet, filters=[("cell", "in", keys)])
+    frame = read(columns=wanted and [column for column in schema.names if column in wanted])
     counts = frame["cell"].value_counts()
     for key, meta in zip(keys, cells, strict=True):
         if (n := counts.get(key, 0)) != (count := meta["totals"]["samples"]):
@@ -239,13 +239,13 @@ def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = 
             raise UserError(f"{path} was changed: its checksum is not the manifest's; restore it")
     if "text" in frame:
         out = frame["text"].isna() & (columns is None or "text" in columns or frame["answer"] == SAME)
-        if out.any() and (named := (pq.read_schema(path).metadata or {}).get(TOKENIZER)):
+        if out.any() and (named := (schema.metadata or {}).get(TOKENIZER)):
             model, sha256 = named.decode().split()
             words, found = words_of(model)
             if found != sha256:
                 raise UserError(f"{path} leaves texts to data/models/{model}/tokenizer.json, which is missing or was "
                                 "changed; restore it, or set JOT_HOME to the checkout")  # fmt: skip
-            frame.loc[out, "text"] = joined((frame if {*TOKENS} <= {*frame} else read(TOKENS))[out], words)
+            frame.loc[out, "text"] = joined((frame if {*TOKENS} <= {*frame} else read(columns=TOKENS))[out], words)
     if "answer" in frame:
         frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
     if "score" in frame:
@@ -261,21 +261,22 @@ def joined(rows: pd.DataFrame, words: Mapping[int, str]) -> list[str]:
 
 def words_of(model: str) -> tuple[dict[int, str], str]:
     """Each token of a packaged model as text, and the SHA-256 of its tokenizer; nothing where that is not there."""
-    home = Path(os.environ.get("JOT_HOME") or Path(__file__).resolve().parents[2])
-    file = home / "data" / "models" / model / "tokenizer.json"
-    return _words(file, file.stat().st_mtime_ns) if file.is_file() else ({}, "")
+    file = home() / "data" / "models" / model / "tokenizer.json"
+    try:
+        return token_texts(file, file.stat().st_mtime_ns), digest(file, file.stat().st_mtime_ns)
+    except Exception:  # a bare one for a damaged file
+        return {}, ""
 
 
 @lru_cache(maxsize=8)
-def _words(file: Path, mtime: int) -> tuple[dict[int, str], str]:
+def token_texts(file: Path, mtime: int, special: bool = False) -> dict[int, str]:
+    """Text of every token of a ``tokenizer.json``, of special ones "" or theirs; ``mtime`` as in ``digest``."""
     from tokenizers import Tokenizer
 
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception:  # a bare one: the file is damaged
-        return {}, ""
+    tokenizer = Tokenizer.from_file(str(file))
     ids = list(tokenizer.get_vocab().values())
-    return dict(zip(ids, tokenizer.decode_batch([[i] for i in ids]), strict=True)), digest(file, mtime)
+    texts = tokenizer.decode_batch([[i] for i in ids], skip_special_tokens=not special)
+    return dict(zip(ids, texts, strict=True))
 
 
 @lru_cache(maxsize=256)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jot.errors import UserError, closest
+from jot.errors import UserError, closest, home
 
 FOLDER = Path(__file__).parent
 
@@ -92,8 +92,7 @@ def split_file(task: Task, split: str | None, data: str | os.PathLike | None) ->
         raise UserError(f"{task.name} has no split {split!r}; use {' or '.join(task.splits)}")
     if data is None and not task.packaged:
         return split, None
-    home = Path(os.environ.get("JOT_HOME") or FOLDER.parents[1])
-    folder, file = home / "data" / "tasks" if data is None else Path(data), task.files[split]
+    folder, file = home() / "data" / "tasks" if data is None else Path(data), task.files[split]
     path = folder if folder.is_file() else folder / file
     if not path.is_file() and not task.packaged:  # as the original release or the hub's repository name it
         stem = re.escape(Path(file).name.split(".")[0])
