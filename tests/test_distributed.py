@@ -105,6 +105,6 @@ def test_torchrun(root: Path, model: str, tmp_path: Path) -> None:
                           capture_output=True, text=True, timeout=300)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("speedup") == 1 and f"samples   {LIMIT}" in done.stdout
-    assert done.stderr.count(f"0/{LIMIT}") <= 1, "more than one process shows its progress"
+    assert done.stderr.count("<?, ?sample/s]") <= 1, "more than one process shows its progress"
     parts = [len(path.read_text().splitlines()) for path in tmp_path.glob("*.jsonl")]
     assert sum(parts) == LIMIT and len(parts) in (1, 2)  # one that comes late may find nothing left

@@ -5,6 +5,7 @@ Importing this module registers the model: `import jot.runs.harness`, then `lm_e
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import json
 import logging
@@ -84,6 +85,8 @@ class JotLM(LM):
             device = distributed.device("cuda" if str(device).startswith("cuda") else device)
             if not dist.is_initialized():
                 dist.init_process_group("gloo")
+                # Its threads must end before the interpreter does, which would abort the process.
+                atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
         device, model, dtype = resolve_device(device), pretrained or model, None if dtype == "auto" else dtype
         if not isinstance(model, DiffusionModel):
             model = load(model, revision=revision, device=device, dtype=dtype)
