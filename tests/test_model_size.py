@@ -79,6 +79,7 @@ def test_each_model_by_hand(ran):
     assert row["difference"] == pytest.approx(100 * 4 / 60) and row["speedup"] == 8
     assert (row["low"], row["high"]) == pytest.approx([100 * x for x in stats.tango(4, 0, 60)])
     assert row["millions"] == 4.9
+    assert row["mean"] == pytest.approx((128 / 15 + 128 / 17) / 2) and row["longer"] == 0
 
 
 def test_flips_are_of_exits_at_the_default_threshold(ran):
@@ -86,6 +87,15 @@ def test_flips_are_of_exits_at_the_default_threshold(ran):
     assert flips.loc["pocket-dream-1m", ["tau", "exits", "flips", "documents"]].tolist() == [90, 30, 9, 20]
     assert flips.loc["pocket-llada-20m", ["tau", "exits", "flips"]].tolist() == [30, 30, 2]
     assert flips.loc["pocket-llada-20m", "flip"] == pytest.approx(100 * 2 / 30)
+    frame = ran[0]["frame"].loc["pocket-dream-1m"]
+    assert frame["flip_all"] == pytest.approx(100 * 13 / 34)  # four exits on the end of text, all overturned
+    assert ran[0]["flip_rates"](tau=3.0).loc["pocket-dream-1m", "flips"] == 13  # and four that low thresholds commit
+
+
+def test_each_family_has_its_own_line(ran):
+    for axis in ran[0]["figure"].axes[1::2]:
+        drawn = [np.array(line.get_xdata(), float) for line in axis.lines if len(line.get_xdata()) == 5]
+        assert drawn and all(len(set(x.round(2))) == 5 and x.max() > 15 for x in drawn)  # five sizes of one family
 
 
 def test_slopes_by_hand(ran):
@@ -93,14 +103,16 @@ def test_slopes_by_hand(ran):
     frame = space["frame"]
     design = np.column_stack([np.ones(10), np.log10([SIZES[m.rpartition("-")[2]] for m in frame.index]),
                               [float("dream" in m) for m in frame.index]])  # fmt: skip
-    for name in ("speed", "difference", "flip"):
+    for name in ("log_speedup", "difference", "flip"):
         found = space["slope"](name, frame)
         (_, beta, _), residual, *_ = np.linalg.lstsq(design, frame[name].to_numpy(), rcond=None)
         error = np.sqrt(residual[0] / 7 * np.linalg.inv(design.T @ design)[1, 1])
-        assert found["value"] == pytest.approx(beta) and found["models"] == 10
+        assert found["value"] == pytest.approx(beta)
         assert found["high"] - found["low"] == pytest.approx(2 * 2.364624 * error, rel=1e-5)  # t with 7 degrees
         assert found["least"] <= beta <= found["most"]
-    assert "1.00" not in space["judged"]("speed", "rises", np.exp, 2)[1]
+        shifts = [space["fit"](name, frame.drop(model)).conf_int().loc["size"] for model in frame.index]
+        assert found["apart"] == sum(low > 0 or high < 0 for low, high in shifts) and found["of"] == 10
+    assert space["slope"]("log_speedup", frame.head(3)) is None
 
 
 def statuses(space) -> list[str]:
@@ -133,7 +145,7 @@ def test_a_part_is_shown_and_decides_nothing(ran, tmp_path):
     assert statuses(space) == ["not shown"] * 3 and set(space["measured"]["n"]) == {20}
     space, gave = run(tmp_path, families=["llada"], tasks=["pocket_gsm8k"])
     assert statuses(space) == ["not shown"] * 3 and set(space["measured"]["family"]) == {"llada"}
-    assert gave["slopes-table"][-1].frame["Models"].tolist()[:3] == [5, 5, 5]
+    assert gave["slopes-shown"][-1].frame["Models"].tolist()[:3] == [5, 5, 5]
 
 
 def test_what_is_not_there_is_one_sentence(tmp_path):
