@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -115,6 +118,12 @@ def test_a_training_run_gives_a_model_that_reads_worksheets(tmp_path, family):
     assert bench.score(doc_id, gold) == (" ".join(doc["finals"]), 1.0)
     half = gold.splitlines()[0]
     assert bench.score(doc_id, half)[1] == pytest.approx(1 / len(doc["finals"]))
+    on = replace(recipe, start=str(tmp_path), steps=1)
+    train.train(on, tmp_path / "on", device="cpu", workers=0, evaluations=0)
+    known = hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
+    assert json.loads((tmp_path / "on" / "training.json").read_text())["start_sha256"] == known
+    with pytest.raises(SystemExit, match="holds no model.safetensors"):
+        train.train(replace(on, start=str(tmp_path / "nowhere")), tmp_path / "on", device="cpu", workers=0)
 
 
 def test_both_models_have_the_tokenizer():

@@ -8,6 +8,7 @@ on from its last snapshot. Data never ends: shard i of the stream depends on the
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import shutil
@@ -159,8 +160,11 @@ def rate(recipe: Recipe, step: int) -> float:
     return recipe.lr * min(1.0, (step + 1) / recipe.warmup) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def save(model, recipe: Recipe, curves: list[dict], out: Path) -> None:
-    """The checkpoint folder: bfloat16 weights in the published layout, configuration, tokenizer, training record."""
+def save(model, recipe: Recipe, curves: list[dict], out: Path, began: str | None = None) -> None:
+    """The checkpoint folder: bfloat16 weights in the published layout, configuration, tokenizer, training record.
+
+    ``began`` is the SHA-256 of the weights that training began with, if it was given any.
+    """
     out.mkdir(parents=True, exist_ok=True)
     save_file({k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items()}, out / "model.safetensors")
     (out / "model.safetensors").chmod(0o644)
@@ -172,6 +176,7 @@ def save(model, recipe: Recipe, curves: list[dict], out: Path) -> None:
         if source.resolve() != (out / name).resolve():
             shutil.copyfile(source, out / name)
     record = {"recipe": asdict(recipe), "parameters": sum(p.numel() for p in model.parameters()), "curves": curves}
+    record |= {"start_sha256": began} if began else {}
     (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
@@ -197,12 +202,13 @@ def train(
     """
     begun = last = time.perf_counter()
     torch.manual_seed(recipe.seed)
-    model = recipe.network().to(device)
+    model, began_with = recipe.network().to(device), None
     if recipe.start:
         file = Path(recipe.start) / "model.safetensors"
         if not file.is_file():
             raise SystemExit(f"--start {recipe.start} holds no model.safetensors; name a checkpoint's folder")
         model.load_state_dict(load_file(file, device))
+        began_with = hashlib.sha256(file.read_bytes()).hexdigest()
     opts = optimizers(model, recipe)
     generator = torch.Generator(device).manual_seed(recipe.seed)
     out.mkdir(parents=True, exist_ok=True)
@@ -283,7 +289,7 @@ def train(
                 )  # fmt: skip
                 torch.save(state, snapshot.with_suffix(".tmp"))
                 snapshot.with_suffix(".tmp").replace(snapshot)
-    save(model, recipe, curves, out)
+    save(model, recipe, curves, out, began_with)
     snapshot.unlink(missing_ok=True)
 
 
