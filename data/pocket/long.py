@@ -55,7 +55,7 @@ class LongRecipe(Recipe):
     heads: int = 4
     repeats: int = 4
     leading: float = 0.5
-    tail: int = 0
+    tail: float = 0.15
 
     @property
     def tokenizer(self) -> str:

@@ -34,7 +34,7 @@ WINDOW = 64  # tokens
 
 def corrupt(
     shard: dict[str, Tensor], pick: Tensor, mask_id: int, everything: float, generator: torch.Generator,
-    leading: float = 0.0, end: int | None = None,
+    leading: float = 0.0, tail: float = 1.0, end: int | None = None,
 ):  # fmt: skip
     """A noisy batch: canvas, key mask or None, and the masked tokens as (row, position, target, weight).
 
@@ -44,8 +44,8 @@ def corrupt(
     average over the rows, so the loss of a batch is their weighted sum.
 
     A share ``leading`` of the rows looks as decoding from the left sees it: all is hidden from a place drawn evenly on,
-    but for some of the ``WINDOW`` tokens there, and these alone are asked for. Of the tokens ``end`` behind an answer
-    only the first is asked for, where one is named; all are hidden as ever.
+    but for some of the ``WINDOW`` tokens there, and these alone are asked for. Of the tokens ``end`` behind the
+    first a share ``tail`` is asked for, as they are easy and would be most of the loss; all are hidden as ever.
     """
     target, maskable, length = shard["canvas"][pick].long(), shard["maskable"][pick], shard["length"][pick]
     device, n = target.device, len(pick)
@@ -65,8 +65,9 @@ def corrupt(
         some = window & (chance.masked_fill(~window, 2.0).argsort(1).argsort(1) < count[:, None])
         asked = torch.where(first[:, None], some, hidden)
         hidden = torch.where(first[:, None], some | maskable & (past >= WINDOW), hidden)
-    if end is not None:
-        asked = asked & ~((target == end) & (target.roll(1, 1) == end))
+    if tail < 1:
+        dropped = torch.rand(target.shape, device=device, generator=generator) >= tail
+        asked = asked & ~((target == end) & (target.roll(1, 1) == end) & dropped)
     seen = torch.arange(target.shape[1], device=device) < length[:, None]
     row, position = asked.nonzero(as_tuple=True)
     noisy = target.masked_fill(hidden, mask_id)
@@ -242,7 +243,7 @@ def train(
             picks = torch.arange(len(part["length"]), device=device).split(getattr(recipe, f"batch_{name}"))
             everything = recipe.choice_all if name in recipe.ALL else 0.0
             picks = picks * recipe.repeats
-            noise = (model.mask_id, everything, generator, recipe.leading, None if recipe.tail else model.eos_id)
+            noise = (model.mask_id, everything, generator, recipe.leading, recipe.tail, model.eos_id)
             batches.append([corrupt(on_device, pick, *noise) for pick in picks])
         if not passes:
             scales = [recipe.choice_weight if name == "choice" else 1.0 for name in names]
