@@ -244,6 +244,11 @@ def test_seeds_and_sizes_of_a_model_share_a_file(tmp_path: Path) -> None:
     own = [f"{model}.pocket_gsm8k.dev.parquet" for model in models[3:]]
     assert [named[model] for model in models] == [ours] * 3 + own
     assert content(tmp_path / "packed") == content(tmp_path / "live")
+    (tmp_path / "packed" / "true_text.parquet").write_bytes(b"another's")
+    (tmp_path / "packed" / "gone.pocket_mmlu.test.parquet").write_bytes(b"of an older pack")
+    pack(tmp_path / "packed", tmp_path / "packed")
+    left = {path.name for path in (tmp_path / "packed").glob("*.parquet")}
+    assert left == {*named.values(), "true_text.parquet"}  # a file that is no pack's stays
 
 
 def test_no_pack_hides_live_records(packs: Packs, tmp_path: Path) -> None:

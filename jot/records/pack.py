@@ -107,7 +107,7 @@ def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, tr
     target = _publish(folder, manifest)
     named = {meta["file"] for meta in manifest.values()}
     for path in [*folder.glob("*.parquet"), *folder.glob(".manifest.json.*.tmp"), *folder.glob("*.parquet.tmp")]:
-        if path.name not in named:
+        if path.name not in named and path.name.count(".") > 2:  # a pack's own are model.task.split.parquet
             path.unlink()
     return target
 
