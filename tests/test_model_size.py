@@ -43,7 +43,9 @@ def run_of(name: str, family: str, task: str, method: str, *what: object) -> tup
     return fake_records.changed(made, model=name, fingerprint=name)
 
 
-def write(folder, n: int = 60, speeds=(4, 6, 8, 12, 16), flips=(9, 7, 5, 3, 1), gains=(0, 2, 4, 6, 8), lack=()):
+def write(
+    folder, n: int = 60, speeds=(4, 6, 8, 12, 16), flips=(9, 7, 5, 3, 1), gains=(0, 2, 4, 6, 8), lack=(), other=None
+):  # fmt: skip
     """A store of two families at five sizes; ``gains`` repairs of JoT, a speedup and flips of each size."""
     rng, made, known, followed = np.random.default_rng(0), {}, [], []
     for family in ("dream", "llada"):
@@ -62,7 +64,8 @@ def write(folder, n: int = 60, speeds=(4, 6, 8, 12, 16), flips=(9, 7, 5, 3, 1), 
                 ])  # fmt: skip
             loss = dict.fromkeys(("loss_gsm8k", "loss_humaneval", "loss_prose"), 1e3 / parameters**0.5 + 0.01 * i)
             known.append({"model": name, "parameters": int(parameters), "steps": 5, **loss})
-            followed.append(exits(name, 20, flips[i] + (family == "llada"), rng))
+            frame, meta = exits(name, 20, flips[i] + (family == "llada"), rng)
+            followed.append((frame, meta | ({"fingerprint": "of other weights"} if name == other else {})))
     fake_records.write(folder / "sizes", made)
     pd.DataFrame(known).to_csv(folder / "sizes" / "models.csv", index=False)
     true_text.write(followed, folder / "sizes" / "flip_bound", "true_text.parquet")
@@ -149,8 +152,12 @@ def test_without_all_models_nothing_is_decided(tmp_path):
     space, gave = run(write(tmp_path, lack={("pocket-dream-20m", "pocket_gsm8k")}), None)
     assert statuses(space) == ["not shown"] * 3 and len(space["frame"]) == 9
     assert "pocket-dream-20m on pocket_gsm8k" in gave["verdict"][0].text
-    checks = gave["checks"][-1].frame
-    assert set(checks[""]) == {"holds"}
+    assert set(gave["checks"][-1].frame[""]) == {"holds"}
+
+
+def test_text_followed_with_other_weights_is_told(tmp_path):
+    _, gave = run(write(tmp_path, other="pocket-llada-2m"), None)
+    assert gave["checks"][-1].frame[""].tolist() == ["**does not hold**", *["holds"] * 3]
 
 
 def test_a_part_is_shown_and_decides_nothing(ran, tmp_path):

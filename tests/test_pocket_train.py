@@ -68,7 +68,7 @@ def shard_of(counts: list[int], before: int = 2, width: int = 14) -> dict[str, t
     return {"canvas": canvas, "maskable": (place >= before) & (place < end), "length": end[:, 0].to(torch.int16)}
 
 
-def corrupt(shard, everything=0.0, seed=0, leading=0.0, tail=1.0, end=None):
+def corrupt(shard, everything=0.0, seed=0, leading=0.0, tail=1.0, end=-1):
     noise = torch.Generator().manual_seed(seed), leading, tail, end
     return train.corrupt(shard, torch.arange(len(shard["length"])), MASK, everything, *noise)
 

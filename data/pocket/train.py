@@ -34,7 +34,7 @@ WINDOW = 64  # tokens
 
 def corrupt(
     shard: dict[str, Tensor], pick: Tensor, mask_id: int, everything: float, generator: torch.Generator,
-    leading: float = 0.0, tail: float = 1.0, end: int | None = None,
+    leading: float = 0.0, tail: float = 1.0, end: int = -1,
 ):  # fmt: skip
     """A noisy batch: canvas, key mask or None, and the masked tokens as (row, position, target, weight).
 

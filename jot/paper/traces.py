@@ -1,4 +1,5 @@
-"""What traced runs show, as far as two notebooks need it: texts of tokens, margins by step, how these run over time."""
+"""What traced runs and followed texts show, as far as several notebooks need it: texts of tokens, margins by step, how
+these run over time; exits on true text."""
 
 from __future__ import annotations
 
