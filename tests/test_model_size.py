@@ -135,6 +135,10 @@ def test_slopes_by_hand(ran):
         assert (found["least"], found["most"]) == pytest.approx((min(left)[0], max(left)[0]))
         assert (found["apart"], found["of"]) == (sum(abs(b) > wide for b, wide in left), 10)
     assert space["slope"]("log_speedup", frame.head(3)) is None
+    one = frame.assign(flip=frame["flip"].mask(frame.index == "pocket-llada-5m"))  # of a model nothing is known
+    axis = space["Figure"]().subplots()
+    space["fitted"](axis, "flip", one)
+    assert space["slope"]("flip", one) is None and not axis.lines
 
 
 def statuses(space) -> list[str]:

@@ -54,11 +54,13 @@ def record(doc_id: str, **changes) -> dict:
     }  # fmt: skip
 
 
-def fill(folder: Path, count: int = 6, config: dict = CONFIG, **changes) -> Cell:
+def fill(
+    folder: Path, count: int = 6, config: dict = CONFIG, prompts=PROMPTS, environment=ENVIRONMENT, **changes
+) -> Cell:
     cell = Cell(config)
-    with Writer(folder, cell, PROMPTS, ENVIRONMENT) as writer:
+    with Writer(folder, cell, prompts, environment) as writer:
         for doc_id in writer.claim(PROMPTS, count):
-            writer.append(record(doc_id, **changes))
+            writer.append(record(doc_id, **{"prompt_hash": prompts[doc_id], **changes}))
     return cell
 
 
@@ -499,22 +501,17 @@ def test_pairs(tmp_path: Path) -> None:
 
     elsewhere = {**ENVIRONMENT, "hardware": {"kind": "NVIDIA H100"}}
 
-    def another(store: Path, config: dict = full, count: int = 6, prompts=PROMPTS, environment=ENVIRONMENT) -> None:
-        with Writer(store, Cell(config), prompts, environment) as writer:
-            for doc_id in writer.claim(PROMPTS, count):
-                writer.append(record(doc_id, prompt_hash=prompts[doc_id]))
-
-    def refused(said: str, *what, **how) -> None:
+    def refused(said: str, config: dict = full, **how) -> None:
         store = Path(tempfile.mkdtemp(dir=tmp_path))
         fill(store, 6)
-        another(store, *what, **how)
+        fill(store, config=config, **how)
         with pytest.raises(UserError, match=said):
             samples(runs(store), store)
 
     refused("differ in weights", {**full, "fingerprint": "0"})
     refused("differ in dtype", {**full, "dtype": "bfloat16"})
     refused("pocket-llada / pocket_gsm8k differ in hardware", environment=elsewhere)
-    another(tmp_path / "good", {**CONFIG, "task": "pocket_mmlu"}, environment=elsewhere)  # never paired with these
+    fill(tmp_path / "good", 6, {**CONFIG, "task": "pocket_mmlu"}, environment=elsewhere)  # never paired with these
     assert len(samples(runs(tmp_path / "good"), tmp_path / "good")) == 18
     refused(r"do not hold the same documents \(5 and 6\)", count=5)
     refused("differ in the prompts", prompts=dict.fromkeys(PROMPTS, "x"))

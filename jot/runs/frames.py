@@ -123,7 +123,7 @@ def samples(
             hardware, prompts or documents, so that no comparison of them is paired; a limit above what is recorded.
     """
     for column in found.columns.intersection(["weights", "dtype", "hardware"]):
-        of = found["model"] + " / " + found["task"] if column == "hardware" else found["model"]  # pairs are of one task
+        of = found["model"] + (" / " + found["task"] if column == "hardware" else "")  # pairs are of one task
         kinds = found.groupby(of)[column].unique()
         for key, values in kinds[kinds.map(len) > 1].items():
             raise UserError(f"the runs of {key} differ in {column}: {values[0]!r} and {values[1]!r}; choose one kind")
