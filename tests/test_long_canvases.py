@@ -316,6 +316,12 @@ def test_longer_over_shorter(records, shown):
         )
 
 
+def test_equal_numbers_of_worksheets_are_resampled_apart_too(shown):
+    one = shown[0]["by_cell"][drawn(at(DREAM, 256))[0]]
+    found = shown[0]["apart"](one, one)
+    assert found["more"] == 1 and found["more_low"] < 0.9 < 1.1 < found["more_high"]
+
+
 def test_float32_beside_the_half_precision(records, shown):
     table = shown[1]["exact"][-1]
     assert len(table.frame) == 4 and "n = 8 pocket_worksheet_256" in table.caption
@@ -434,6 +440,15 @@ def test_without_every_threshold_on_dev_none_is_chosen(page):
     space, gave = page(made, until="threshold-table")
     assert space["chosen"] == {} and f"{DREAM}: not all recorded" in gave["threshold-table"][-1].caption
     assert not space["tries"]["chosen"].any()
+
+
+def test_the_choice_is_made_at_256_alone(page):
+    made = [run(at(DREAM, 512, "full", "dev"), never, lambda _: 512)]
+    made += [run(at(DREAM, 512, split="dev", tau_max=tau), tenth, lambda _: 64) for tau in TAUS]
+    space, _ = page(dict(made), until="threshold-table")
+    assert space["chosen"] == {} and len(space["tries"]) == 4
+    space, _ = page(dev(DREAM, dict.fromkeys(TAUS, never)) | dict(made), until="threshold-table")
+    assert space["chosen"] == {DREAM: 10} and len(space["tries"]) == 8
 
 
 # --- criteria of the plan -----------------------------------------------------------------------------------
