@@ -119,7 +119,7 @@ def records() -> dict:
 
 @pytest.fixture(scope="module")
 def store(records, tmp_path_factory):
-    return fake_records.write(tmp_path_factory.mktemp("long") / "store", records)
+    return fake_records.write(tmp_path_factory.mktemp("store") / "long", records).parent
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def page(quick, tmp_path):
     numbers = itertools.count()
 
     def page(made: dict, **parameters: object) -> tuple:
-        place = fake_records.write(tmp_path / str(next(numbers)), made)
+        place = fake_records.write(tmp_path / str(next(numbers)) / "long", made).parent
         return cells.run(NOTEBOOK, store=str(place), out=str(tmp_path), **parameters)
 
     return page
@@ -363,7 +363,7 @@ def test_checks_can_fail(page):
 
 def test_by_hand(records, tmp_path, quick, capsys):
     few = dict([drawn(at(DREAM, 256, method)) for method in ("full", "jot")])
-    pack(fake_records.write(tmp_path / "live", few), tmp_path / "packed")
+    pack(fake_records.write(tmp_path / "live", few), tmp_path / "packed" / "long")
     cells.run(NOTEBOOK, store=str(tmp_path / "packed"), out=str(tmp_path))
     known = [right for _, right in sheets(records, at(DREAM, 256))]
     assert f"{sum(map(sum, known))} of {sum(map(len, known))}: " in capsys.readouterr().out
@@ -640,6 +640,6 @@ def test_what_is_refused_is_one_sentence(store, tmp_path):
         subset(store, tasks="pocket_worksheet_256,pocket_gsm8k", until="check")
     with pytest.raises(UserError, match="limit=9 is above the 8 recorded documents of pocket_worksheet_256"):
         subset(store, tasks=task_of(256), limit=9, until="load")
-    with pytest.raises(UserError, match="there are no records in"):
+    with pytest.raises(UserError, match="there are no records of worksheets"):
         (tmp_path / "empty").mkdir()
         subset(tmp_path / "empty", until="load")
