@@ -201,8 +201,9 @@ def load(
     model_class = FAMILIES[config.model_type][1]
     with torch.device("meta"):
         model = model_class(config)
-    slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    small = sum(p.numel() for p in model.parameters()) < (1_000_000_000 if slow else 100_000_000)
+    has = [getattr(torch.cpu, f"_is_{name}_supported", bool)() for name in ("avx512_bf16", "amx_tile")]
+    narrow = device.type != "cpu" or any(has)  # multiplies bfloat16 at least as fast
+    small = sum(p.numel() for p in model.parameters()) < (100_000_000 if narrow else 1_000_000_000)
     dtype = dtype or (torch.float32 if small else torch.bfloat16)
     tokenizer = _tokenizer(folder, config.model_type)
     _check_ids(config, model.head.shape[0], tokenizer, folder)
