@@ -96,6 +96,15 @@ def test_the_cache_changes_nothing(converted):
     torch.testing.assert_close(torch.cat(steps, 1), texts.causal(model, ids))
 
 
+def test_surprise_is_the_llamas_loss(converted):
+    llama, model, ids = converted[0], network(*converted[1:]), torch.randint(3, 259, (3, 20))
+    for start in (1, 12):
+        labels = ids.clone()
+        labels[:, :start] = -100
+        expected = [llama(ids[i : i + 1], labels=labels[i : i + 1]).loss for i in range(3)]
+        torch.testing.assert_close(texts.surprise(model, ids, start, batch=2), torch.stack(expected))
+
+
 def test_the_layout_is_dreams(converted, folder):
     _, state, fields = converted
     model = jot.load(folder, device="cpu")

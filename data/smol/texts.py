@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from pocket.prose import split_documents
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from jot.models.base import rope_table, rotate
 
@@ -59,6 +60,19 @@ def causal(model, ids: Tensor, cache: Tensor | None = None, at: int = 0) -> Tens
 
 
 @torch.no_grad()
+def surprise(model, rows: Tensor, start: int = 1, batch: int = 64) -> Tensor:
+    """Mean negative log-likelihood ``[n]``, in nats, of the tokens of ``rows`` ``[n, length]`` from ``start`` on, given
+    those before, under the causal network; exp of it is the perplexity."""
+    found = []
+    for part in rows.long().split(batch):
+        with torch.autocast(part.device.type, torch.bfloat16, enabled=part.is_cuda):
+            scores = F.linear(causal(model, part)[:, start - 1 : -1], model.head[: model.mask_id]).float()
+        found.append(F.cross_entropy(scores.transpose(1, 2), part[:, start:], reduction="none").mean(1))
+    return torch.cat(found)
+
+
+@torch.no_grad()
+@sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])  # no plan for every length
 def write(
     model, prefix: Tensor, width: int, generator: torch.Generator, bridge: Tensor | None = None, *,
     temperature: float = 1.0, min_p: float = 0.05, banned: Tensor | None = None,

@@ -101,17 +101,6 @@ def heldout(model, rows: Tensor, seed: int = 1, batch: int = 64) -> dict[str, fl
     return found
 
 
-@torch.no_grad()
-def original(model, rows: Tensor, batch: int = 64) -> float:
-    """Mean cross-entropy of windows ``[n, width]`` under the causal network."""
-    found = []
-    for part in rows.split(batch):
-        with torch.autocast(rows.device.type, torch.bfloat16, enabled=rows.is_cuda):
-            at = texts.causal(model, part)[:, :-1].flatten(0, 1)
-            found.append(losses(at, model.head[: model.mask_id], part[:, 1:].flatten()).mean().item() * len(part))
-    return round(sum(found) / len(rows), 4)
-
-
 def rate(step: int, steps: int, warmup: int) -> float:
     """Share of the learning rate: linear warm-up, then a cosine to one twentieth."""
     return min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps))))
@@ -304,7 +293,7 @@ def train(weights: Path, work: Path, out: Path, recipe: Recipe, device: str = "c
     run = Run(model, rows, recipe, out)
     run.note("rows", {"train": len(rows["canvas"]), **{split: len(part) for split, part in held.items()}})
     run.note("ended rows", round((rows["end"] < recipe.width).float().mean().item(), 3))
-    run.note("causal test", original(model, held["test"]))
+    run.note("causal test", round(texts.surprise(model, held["test"]).mean().item(), 4))
     measured = {"before": heldout(model, held["test"])}
     run.note("test", measured)
 
