@@ -395,6 +395,7 @@ def test_by_name(place, capsys):
     assert not torch.equal(plain.layers[0].parts.q.weight, model.layers[0].parts.q.weight)
     assert cli.main(["decode", "--model", "smol-dream", "--device", "cpu", "--set", "length=8", "--watch", "Hi"]) == 0
     assert "speedup" in capsys.readouterr().out
+    assert "no revisions" in refused(capsys, "decode", "--model", "smol-dream", "--revision", "x", "Hi")
 
 
 def test_another_adapter_is_another_checkpoint(place):

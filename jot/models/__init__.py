@@ -32,9 +32,8 @@ for _config, _model, _ in FAMILIES.values():
 
 def locate(name: str, revision: str | None = None) -> tuple[Path, str | None]:
     """Folder of a checkpoint and, for a hub id, the commit it was resolved to."""
-    if name == smol.NAME and revision is None:
-        return smol.checkpoint(), None
-    folder = home() / "data" / "models" / name if name in PACKAGED else Path(os.path.expanduser(name))
+    folder = smol.checkpoint() if name == smol.NAME else Path(os.path.expanduser(name))
+    folder = home() / "data" / "models" / name if name in PACKAGED else folder
     if folder.is_dir():
         if revision is not None:
             raise UserError(f"{name!r} is a local folder, which has no revisions; leave revision out")
