@@ -303,9 +303,12 @@ def few_windows(monkeypatch):
 def test_a_run_from_texts_to_adapters(trained, folder):
     where, log = trained
     files = {path.name for path in (where / "out").iterdir()}
-    cuts = {"cut-2-8.safetensors", "cut-4-8.safetensors", "cut-8-4.safetensors"}
+    cuts = {f"cut-{form}.safetensors" for form in ("2-8", "4-8", "4-4", "8-4")}
     assert files == {*cuts, "adapter.safetensors", "log.json", "samples.txt"}
-    assert log == json.loads((where / "out" / "log.json").read_text()) and len(log["test"]) == 6
+    assert log == json.loads((where / "out" / "log.json").read_text()) and len(log["test"]) == 7
+    assert log["format"] == dict(
+        zip(("rank", "bits"), map(int, min(log["dev"], key=log["dev"].get).split("-")), strict=True)
+    )
     assert log["test"]["before"] != log["test"]["full"] and log["full step 3"] > 0
     before, after = load_file(folder / "model.safetensors"), torch.load(where / "work" / "snapshot.pt")["model"]
     assert torch.equal(before[adapter.HEAD].float(), after[adapter.HEAD])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from pocket.train import corrupt, pad
 from torch import Tensor
 
 from jot.decode import decode
+from jot.errors import UserError
 from jot.models import smol as pinned
 from jot.models.dream import DreamConfig, DreamModel
 from jot.sampler.exits import FullDecoding, JoT
@@ -49,7 +51,8 @@ class Recipe:
     everything: float = 0.1  # share of the rows that are all masked
     leading: float = 0.25  # share of the rows hidden from a place on, see ``pocket.train.corrupt``
     tail: float = 0.05  # share of the tokens behind an end of text that are asked for; all of them may be hidden
-    rank: int = 32  # in 8 bits; twice as many in 4
+    rank: int = 32  # the formats tried: half of it and it in 8 bits, it and twice as many in 4
+    final: str = ""  # rank and bits of the adapter, as in 32-4; by default the best of those on dev
     steps: int = 0
     steps_factors: int = 0
     texts: float = 35.0  # seconds of writing
@@ -271,7 +274,9 @@ def samples(model, windows: Tensor, file: Path, length: int) -> None:
 
 
 def train(weights: Path, work: Path, out: Path, recipe: Recipe, device: str = "cuda") -> dict:
-    """One run, from the texts to the adapters; returns its log. Raises SystemExit where a snapshot does not fit."""
+    """One run, from the texts to the adapters; returns its log. Raises SystemExit where a snapshot or ``final`` does not fit."""
+    if recipe.final and not re.fullmatch(r"[1-9]\d*-[48]", recipe.final):
+        raise SystemExit(f"--final {recipe.final} must be a rank and 4 or 8 bits, as in 32-4")
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
     model, tokenizer = prepare(weights, work, device)
@@ -315,7 +320,7 @@ def train(weights: Path, work: Path, out: Path, recipe: Recipe, device: str = "c
     after = {name: value.detach().clone() for name, value in model.state_dict().items()}
     widest = adapter.cut(base, after, 2 * recipe.rank)
     run.note("cut", round(time.perf_counter() - run.begun))
-    formats = {(recipe.rank // 2, 8): 0.0, (recipe.rank, 8): 0.0, (2 * recipe.rank, 4): 0.0}
+    formats = {(recipe.rank // 2, 8): 0.0, (recipe.rank, 8): 0.0, (recipe.rank, 4): 0.0, (2 * recipe.rank, 4): 0.0}
 
     def written(file: str, factors: adapter.Factors, norms: dict[str, Tensor], bits: int) -> float:
         size = adapter.write(out / file, factors, base, norms, bits)
@@ -327,8 +332,9 @@ def train(weights: Path, work: Path, out: Path, recipe: Recipe, device: str = "c
     for rank, bits in formats:
         some = {name: (a[:, :rank], b[:rank]) for name, (a, b) in widest.items()}
         formats[rank, bits] = written(f"cut-{rank}-{bits}.safetensors", some, after, bits)
-    rank, bits = min(formats, key=formats.get)
-    run.note("chosen on dev", {"rank": rank, "bits": bits})
+    rank, bits = map(int, recipe.final.split("-")) if recipe.final else min(formats, key=formats.get)
+    run.note("dev", {f"{rank}-{bits}": round(total, 4) for (rank, bits), total in formats.items()})
+    run.note("format", {"rank": rank, "bits": bits})
     model.load_state_dict(after)
     factors = {name: (a[:, :rank].contiguous(), b[:rank].contiguous()) for name, (a, b) in widest.items()}
     factors_loop(run, base, factors, bits, recipe)
@@ -351,7 +357,10 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = vars(parser.parse_args())
     recipe = Recipe(**{name: args.pop(name) for name in asdict(Recipe())})
-    train(args["weights"], args["work"], args["out"], recipe, args["device"])
+    try:
+        train(args["weights"], args["work"], args["out"], recipe, args["device"])
+    except (UserError, ModuleNotFoundError) as error:
+        raise SystemExit(f"{error}") from error
 
 
 if __name__ == "__main__":
