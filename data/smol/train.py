@@ -274,7 +274,12 @@ def samples(model, windows: Tensor, file: Path, length: int) -> None:
 
 
 def train(weights: Path, work: Path, out: Path, recipe: Recipe, device: str = "cuda") -> dict:
-    """One run, from the texts to the adapters; returns its log. Raises SystemExit where a snapshot or ``final`` does not fit."""
+    """One run, from the texts to the adapters; returns its log.
+
+    Raises:
+        SystemExit: a snapshot of another recipe, a ``final`` that is no format, a loss that is not finite.
+        UserError: weights that are not the pinned ones.
+    """
     if recipe.final and not re.fullmatch(r"[1-9]\d*-[48]", recipe.final):
         raise SystemExit(f"--final {recipe.final} must be a rank and 4 or 8 bits, as in 32-4")
     out.mkdir(parents=True, exist_ok=True)
