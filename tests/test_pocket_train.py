@@ -68,9 +68,9 @@ def shard_of(counts: list[int], before: int = 2, width: int = 14) -> dict[str, t
     return {"canvas": canvas, "maskable": (place >= before) & (place < end), "length": end[:, 0].to(torch.int16)}
 
 
-def corrupt(shard, everything=0.0, seed=0, leading=0.0):
-    total = len(shard["length"])
-    return train.corrupt(shard, torch.arange(total), MASK, everything, torch.Generator().manual_seed(seed), leading)
+def corrupt(shard, everything=0.0, seed=0, leading=0.0, end=None):
+    noise = torch.Generator().manual_seed(seed), leading, end
+    return train.corrupt(shard, torch.arange(len(shard["length"])), MASK, everything, *noise)
 
 
 def test_only_maskable_tokens_are_masked():
@@ -138,6 +138,20 @@ def test_leading_rows_are_hidden_from_a_place_on_and_asked_there():
     start = hidden.float().argmax(1)
     assert torch.equal(hidden, shard["maskable"] & (torch.arange(100) >= start[:, None]))
     assert torch.equal(asked, hidden & (torch.arange(100) < start[:, None] + train.WINDOW))
+
+
+@pytest.mark.parametrize("leading", [0.0, 0.5])
+def test_of_a_tail_the_first_end_alone_is_asked_for(leading):
+    shard, end = shard_of([12] * 400), 1999
+    shard["canvas"][shard["canvas"] == end] = 0
+    shard["canvas"][:, 9:14] = end
+    whole, found = corrupt(shard, leading=leading), corrupt(shard, leading=leading, end=end)
+    assert torch.equal(whole[0], found[0])  # what is hidden does not change
+    kept = whole[3] < 10
+    assert 0 < kept.sum() < len(kept) and all(
+        torch.equal(all_[kept], some) for all_, some in zip(whole[2:5], found[2:5], strict=True)
+    )
+    torch.testing.assert_close(found[5], 1 / (torch.bincount(found[2], minlength=400)[found[2]] * 400))
 
 
 def test_the_estimator_has_the_expectation_of_the_diffusion_objective():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -27,10 +30,9 @@ def tok():
 @given(st.integers(0, 2**31))
 def test_every_equation_is_right(seed):
     question, worked, final = worksheet.problem(random.Random(seed))
-    name, equations = worked.removesuffix(".").split(" ", 1)
-    assert question.startswith(f"{name} has ")
+    assert question.split(" has ")[0] in worksheet.NAMES
     value = re.search(r"\d+", question)[0]
-    for equation in equations.split(", "):
+    for equation in worked.removesuffix(".").split(", "):
         a, sign, b, result = EQUATION.fullmatch(equation).groups()
         assert a == value and 0 < int(result) <= worksheet.LIMIT
         exact = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b), "/": int(a) / int(b)}[sign]
@@ -60,6 +62,9 @@ def test_lines_are_encoded_as_the_whole(tok):
     for part in ("question", "answer"):
         whole = tok.backend_tokenizer.encode(doc[part], add_special_tokens=False).ids
         assert long.encoder(tok)(doc[part]) == whole and tok.decode(whole) == doc[part]
+    pieces = [tok.decode([i]) for i in long.encoder(tok)("37: 28 + 34 = 62.\n")]  # one token a label, one a digit
+    assert "".join(pieces[1:]).replace(" ", "") == "28+34=62.\n" and pieces[0] == "37:"
+    assert [piece for piece in pieces if piece.strip().isdigit()] == [*"283462"]
 
 
 @pytest.mark.parametrize("length", long.COUNTS)
@@ -109,10 +114,16 @@ def test_a_training_run_gives_a_model_that_reads_worksheets(tmp_path, family):
     doc_id, doc = next(iter(bench.docs.items()))
     out = jot.decode(model, bench.prompts[doc_id], jot.JoT(1.0), length=32)
     assert len(out.generated) == 32 and bench.score(doc_id, model.tokenizer.decode(out.generated))[1] == 0
-    gold = "\n".join(f"{i}: Ann 1 + 1 = {final}." for i, final in enumerate(doc["finals"], 1))
+    gold = "\n".join(f"{i}: 1 + 1 = {final}." for i, final in enumerate(doc["finals"], 1))
     assert bench.score(doc_id, gold) == (" ".join(doc["finals"]), 1.0)
     half = gold.splitlines()[0]
     assert bench.score(doc_id, half)[1] == pytest.approx(1 / len(doc["finals"]))
+    on = replace(recipe, start=str(tmp_path), steps=1)
+    train.train(on, tmp_path / "on", device="cpu", workers=0, evaluations=0)
+    known = hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
+    assert json.loads((tmp_path / "on" / "training.json").read_text())["start_sha256"] == known
+    with pytest.raises(SystemExit, match="holds no model.safetensors"):
+        train.train(replace(on, start=str(tmp_path / "nowhere")), tmp_path / "on", device="cpu", workers=0)
 
 
 def test_both_models_have_the_tokenizer():

@@ -8,6 +8,7 @@ on from its last snapshot. Data never ends: shard i of the stream depends on the
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import shutil
@@ -33,7 +34,7 @@ WINDOW = 64  # tokens
 
 def corrupt(
     shard: dict[str, Tensor], pick: Tensor, mask_id: int, everything: float, generator: torch.Generator,
-    leading: float = 0.0,
+    leading: float = 0.0, end: int | None = None,
 ):  # fmt: skip
     """A noisy batch: canvas, key mask or None, and the masked tokens as (row, position, target, weight).
 
@@ -43,7 +44,8 @@ def corrupt(
     average over the rows, so the loss of a batch is their weighted sum.
 
     A share ``leading`` of the rows looks as decoding from the left sees it: all is hidden from a place drawn evenly on,
-    but for some of the ``WINDOW`` tokens there, and these alone are asked for.
+    but for some of the ``WINDOW`` tokens there, and these alone are asked for. Of the tokens ``end`` behind an answer
+    only the first is asked for, where one is named; all are hidden as ever.
     """
     target, maskable, length = shard["canvas"][pick].long(), shard["maskable"][pick], shard["length"][pick]
     device, n = target.device, len(pick)
@@ -63,10 +65,12 @@ def corrupt(
         some = window & (chance.masked_fill(~window, 2.0).argsort(1).argsort(1) < count[:, None])
         asked = torch.where(first[:, None], some, hidden)
         hidden = torch.where(first[:, None], some | maskable & (past >= WINDOW), hidden)
+    if end is not None:
+        asked = asked & ~((target == end) & (target.roll(1, 1) == end))
     seen = torch.arange(target.shape[1], device=device) < length[:, None]
     row, position = asked.nonzero(as_tuple=True)
     noisy = target.masked_fill(hidden, mask_id)
-    return noisy, None if seen.all() else seen, row, position, target[asked], 1 / (count[row] * n)
+    return noisy, None if seen.all() else seen, row, position, target[asked], 1 / (asked.sum(1)[row] * n)
 
 
 def pad(batch, size: int):
@@ -156,8 +160,11 @@ def rate(recipe: Recipe, step: int) -> float:
     return recipe.lr * min(1.0, (step + 1) / recipe.warmup) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def save(model, recipe: Recipe, curves: list[dict], out: Path) -> None:
-    """The checkpoint folder: bfloat16 weights in the published layout, configuration, tokenizer, training record."""
+def save(model, recipe: Recipe, curves: list[dict], out: Path, began: str | None = None) -> None:
+    """The checkpoint folder: bfloat16 weights in the published layout, configuration, tokenizer, training record.
+
+    ``began`` is the SHA-256 of the weights that training began with, if it was given any.
+    """
     out.mkdir(parents=True, exist_ok=True)
     save_file({k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items()}, out / "model.safetensors")
     (out / "model.safetensors").chmod(0o644)
@@ -169,6 +176,7 @@ def save(model, recipe: Recipe, curves: list[dict], out: Path) -> None:
         if source.resolve() != (out / name).resolve():
             shutil.copyfile(source, out / name)
     record = {"recipe": asdict(recipe), "parameters": sum(p.numel() for p in model.parameters()), "curves": curves}
+    record |= {"start_sha256": began} if began else {}
     (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
@@ -194,12 +202,13 @@ def train(
     """
     begun = last = time.perf_counter()
     torch.manual_seed(recipe.seed)
-    model = recipe.network().to(device)
+    model, began_with = recipe.network().to(device), None
     if recipe.start:
         file = Path(recipe.start) / "model.safetensors"
         if not file.is_file():
             raise SystemExit(f"--start {recipe.start} holds no model.safetensors; name a checkpoint's folder")
         model.load_state_dict(load_file(file, device))
+        began_with = hashlib.sha256(file.read_bytes()).hexdigest()
     opts = optimizers(model, recipe)
     generator = torch.Generator(device).manual_seed(recipe.seed)
     out.mkdir(parents=True, exist_ok=True)
@@ -233,7 +242,7 @@ def train(
             picks = torch.arange(len(part["length"]), device=device).split(getattr(recipe, f"batch_{name}"))
             everything = recipe.choice_all if name in recipe.ALL else 0.0
             picks = picks * recipe.repeats
-            noise = (model.mask_id, everything, generator, recipe.leading)
+            noise = (model.mask_id, everything, generator, recipe.leading, None if recipe.tail else model.eos_id)
             batches.append([corrupt(on_device, pick, *noise) for pick in picks])
         if not passes:
             scales = [recipe.choice_weight if name == "choice" else 1.0 for name in names]
@@ -280,7 +289,7 @@ def train(
                 )  # fmt: skip
                 torch.save(state, snapshot.with_suffix(".tmp"))
                 snapshot.with_suffix(".tmp").replace(snapshot)
-    save(model, recipe, curves, out)
+    save(model, recipe, curves, out, began_with)
     snapshot.unlink(missing_ok=True)
 
 

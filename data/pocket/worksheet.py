@@ -37,7 +37,7 @@ def problem(rng: random.Random) -> tuple[str, str, int]:
         said.append(words)
         worked.append(f"{value} {sign} = {new}")
         value = new
-    return ", ".join(said), f"{name} {', '.join(worked)}.", value
+    return ", ".join(said), f"{', '.join(worked)}.", value
 
 
 def sample(

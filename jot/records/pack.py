@@ -56,7 +56,7 @@ def pack(
     for store in stores:
         for cell_id, meta in metas(store).items():
             words = [str(meta["config"].get(key)) for key in ("model", "task", "split")]
-            words[0] = re.sub(r"-seed\d+$", "", words[0])  # another training of it answers the same documents
+            words[0] = re.sub(r"-(seed\d+|\d+m)$", "", words[0])  # another training or size answers the same documents
             name = ".".join(re.sub(r"[^A-Za-z0-9-]+", "_", word) for word in words)
             groups.setdefault(name, set()).add(cell_id)
     if not groups:

@@ -1,0 +1,159 @@
+"""Notebook 10 on made-up records of ten models: comparisons, flips and slopes by hand; what decides its criteria."""
+
+from __future__ import annotations
+
+import cells as notebook
+import fake_records
+import numpy as np
+import pandas as pd
+import pytest
+from pocket import true_text
+
+from jot import stats
+from jot.runs.grid import Point
+from jot.runs.parameters import NotebookError
+
+NAME = "10_model_size"
+SIZES = {"1m": 9e5, "2m": 2.4e6, "5m": 4.9e6, "10m": 1.02e7, "20m": 2e7}
+TASKS = ("pocket_gsm8k", "pocket_humaneval")
+EOS = 0
+
+
+def exits(model: str, documents: int, flipped: int, rng: np.random.Generator) -> tuple[pd.DataFrame, dict]:
+    """Thirty exits of a model, of which the first ones flip, with rows that no default threshold commits and EOS."""
+    n = 30
+    frame = pd.DataFrame({
+        "document": np.sort(rng.integers(0, documents, n)), "position": np.arange(n), "first": 0, "last": 5, "step": 0,
+        "reveals": 9, "flip": np.where(np.arange(n) < flipped, 2, -1), "leader": 7, "runner": 8, "truth": 7,
+        "margin": rng.uniform(5, 9, n), "end": -3.0,
+    })  # fmt: skip
+    early = frame.head(4).assign(first=0, last=1, flip=1, margin=1.0)  # commits at 1.5 and 3 alone
+    padding = frame.head(4).assign(leader=EOS, flip=1)
+    frame = pd.concat([frame, early, padding], ignore_index=True)
+    meta = {"model": model, "task": "pocket_gsm8k", "eos": EOS, "documents": documents,
+            "thresholds": list(true_text.THRESHOLDS)}  # fmt: skip
+    return frame.astype(true_text.INTEGERS), meta
+
+
+def write(folder, n: int = 60, speeds=(4, 6, 8, 12, 16), flips=(9, 7, 5, 3, 1), gains=(0, 2, 4, 6, 8), lack=()):
+    """A store of two families at five sizes; ``gains`` repairs of JoT, a speedup and flips of each size."""
+    rng, made, known, followed = np.random.default_rng(0), {}, [], []
+    for family in ("dream", "llada"):
+        for i, (size, parameters) in enumerate(SIZES.items()):
+            model = f"results/models/pocket-{family}-{size}"
+            for task in TASKS:
+                if (model.rpartition("/")[2], task) in lack:
+                    continue
+                full = np.arange(n) % 3 == 0
+                jot = full.copy()
+                jot[np.flatnonzero(~full)[: gains[i] + (family == "dream")]] = True
+                steps = rng.permutation([128 // speeds[i] - 1, 128 // speeds[i] + 1] * (n // 2)).tolist()
+                made |= dict([
+                    fake_records.scored(Point.of(model, task, "full"), full.tolist()),
+                    fake_records.scored(Point.of(model, task, "jot"), jot.tolist(), steps),
+                ])  # fmt: skip
+            name = model.rpartition("/")[2]
+            loss = dict.fromkeys(("loss_gsm8k", "loss_humaneval", "loss_prose"), 1e3 / parameters**0.5 + 0.01 * i)
+            known.append({"model": name, "parameters": int(parameters), "steps": 5, **loss})
+            followed.append(exits(name, 20, flips[i] + (family == "llada"), rng))
+    fake_records.write(folder / "sizes", made)
+    pd.DataFrame(known).to_csv(folder / "sizes" / "models.csv", index=False)
+    true_text.write(followed, folder / "sizes", "true_text.parquet")
+    return folder
+
+
+def run(place, until="verdict-text", **how):
+    return notebook.run(NAME, until, store=place, out=place / "figures", **how)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    return run(write(tmp_path_factory.mktemp("sizes")), None)
+
+
+def test_each_model_by_hand(ran):
+    measured = ran[0]["measured"].set_index(["model", "task"])
+    assert len(measured) == 20
+    row = measured.loc[("pocket-llada-5m", "pocket_gsm8k")]
+    assert row["full_score"] == pytest.approx(100 / 3) and (row["b"], row["c"]) == (4, 0)
+    assert row["difference"] == pytest.approx(100 * 4 / 60) and row["speedup"] == 8
+    assert (row["low"], row["high"]) == pytest.approx([100 * x for x in stats.tango(4, 0, 60)])
+    assert row["millions"] == 4.9
+    assert row["mean"] == pytest.approx((128 / 15 + 128 / 17) / 2) and row["longer"] == 0
+
+
+def test_flips_are_of_exits_at_the_default_threshold(ran):
+    flips = ran[0]["flips"]
+    assert flips.loc["pocket-dream-1m", ["tau", "exits", "flips", "documents"]].tolist() == [90, 30, 9, 20]
+    assert flips.loc["pocket-llada-20m", ["tau", "exits", "flips"]].tolist() == [30, 30, 2]
+    assert flips.loc["pocket-llada-20m", "flip"] == pytest.approx(100 * 2 / 30)
+    frame = ran[0]["frame"].loc["pocket-dream-1m"]
+    assert frame["flip_all"] == pytest.approx(100 * 13 / 34)  # four exits on the end of text, all overturned
+    assert ran[0]["flip_rates"](tau=3.0).loc["pocket-dream-1m", "flips"] == 13  # and four that low thresholds commit
+
+
+def test_each_family_has_its_own_line(ran):
+    for axis in ran[0]["figure"].axes[1::2]:
+        drawn = [np.array(line.get_xdata(), float) for line in axis.lines if len(line.get_xdata()) == 5]
+        assert drawn and all(len(set(x.round(2))) == 5 and x.max() > 15 for x in drawn)  # five sizes of one family
+
+
+def test_slopes_by_hand(ran):
+    space = ran[0]
+    frame = space["frame"]
+    design = np.column_stack([np.ones(10), np.log10([SIZES[m.rpartition("-")[2]] for m in frame.index]),
+                              [float("dream" in m) for m in frame.index]])  # fmt: skip
+    for name in ("log_speedup", "difference", "flip"):
+        found = space["slope"](name, frame)
+        (_, beta, _), residual, *_ = np.linalg.lstsq(design, frame[name].to_numpy(), rcond=None)
+        error = np.sqrt(residual[0] / 7 * np.linalg.inv(design.T @ design)[1, 1])
+        assert found["value"] == pytest.approx(beta)
+        assert found["high"] - found["low"] == pytest.approx(2 * 2.364624 * error, rel=1e-5)  # t with 7 degrees
+        assert found["least"] <= beta <= found["most"]
+        shifts = [space["fit"](name, frame.drop(model)).conf_int().loc["size"] for model in frame.index]
+        assert found["apart"] == sum(low > 0 or high < 0 for low, high in shifts) and found["of"] == 10
+    assert space["slope"]("log_speedup", frame.head(3)) is None
+
+
+def statuses(space) -> list[str]:
+    return space["answers"]["status"].tolist()
+
+
+def test_criteria_turn_with_the_slopes(ran, tmp_path):
+    assert statuses(ran[0]) == ["seen", "seen", "seen"]
+    turned = write(tmp_path, speeds=(16, 12, 8, 6, 4), flips=(1, 3, 5, 7, 9), gains=(8, 6, 4, 2, 0))
+    space, gave = run(turned)
+    assert statuses(space) == ["not seen", "not seen", "not seen"]
+    assert "not seen" in gave["verdict"][0].text
+
+
+def test_no_slope_is_undecided(tmp_path):
+    flat = write(tmp_path, speeds=(8, 9, 7, 9, 8), flips=(3, 5, 2, 5, 3), gains=(4, 2, 6, 2, 4))
+    assert statuses(run(flat)[0]) == ["undecided", "undecided", "undecided"]
+
+
+def test_without_all_models_nothing_is_decided(tmp_path):
+    space, gave = run(write(tmp_path, lack={("pocket-dream-20m", "pocket_gsm8k")}), None)
+    assert statuses(space) == ["not shown"] * 3 and len(space["frame"]) == 9
+    assert "pocket-dream-20m on pocket_gsm8k" in gave["verdict"][0].text
+    checks = gave["checks"][-1].frame
+    assert set(checks[""]) == {"holds"}
+
+
+def test_a_part_is_shown_and_decides_nothing(ran, tmp_path):
+    space, _ = run(write(tmp_path), limit=20)
+    assert statuses(space) == ["not shown"] * 3 and set(space["measured"]["n"]) == {20}
+    space, gave = run(tmp_path, families=["llada"], tasks=["pocket_gsm8k"])
+    assert statuses(space) == ["not shown"] * 3 and set(space["measured"]["family"]) == {"llada"}
+    assert gave["slopes-shown"][-1].frame["Models"].tolist()[:3] == [5, 5, 5]
+
+
+def test_what_is_not_there_is_one_sentence(tmp_path):
+    fake_records.write(tmp_path, dict([fake_records.scored(Point.of("pocket-dream", TASKS[0], "full"), [1.0])]))
+    with pytest.raises(NotebookError, match="no records of other sizes"):
+        run(tmp_path)
+    with pytest.raises(NotebookError, match="of the families"):
+        run(tmp_path, families=["llada"], models=["pocket-dream"])
+    space, _ = notebook.run(NAME, until="card")
+    with pytest.raises(NotebookError, match="train it first"):
+        space["card"](str(tmp_path / "nothing"))
