@@ -99,6 +99,13 @@ def of(point: Point, rows: pd.DataFrame) -> tuple:
     return made.id, records_module.Recorded(meta, lambda: rows.assign(cell=made.key))
 
 
+def changed(made, **config: object) -> tuple:
+    """(id, Recorded) of a run with another configuration, such as of a model that is not there."""
+    cell = records_module.Cell({**made.meta["config"], **config})
+    meta = {**made.meta, "cell": cell.id, "config": cell.config}
+    return cell.id, type(made)(meta, lambda: made.frame.assign(cell=cell.key))
+
+
 def scored(point: Point, scores: list, steps: int | list | None = None, **columns: object) -> tuple:
     """The cell of a point with these scores; full decoding takes every step, others an eighth of them."""
     length = LENGTH[point.task]

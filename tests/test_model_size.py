@@ -10,6 +10,7 @@ import pytest
 from pocket import true_text
 
 from jot import stats
+from jot.errors import UserError
 from jot.runs.grid import Point
 from jot.runs.parameters import NotebookError
 
@@ -30,35 +31,44 @@ def exits(model: str, documents: int, flipped: int, rng: np.random.Generator) ->
     early = frame.head(4).assign(first=0, last=1, flip=1, margin=1.0)  # commits at 1.5 and 3 alone
     padding = frame.head(4).assign(leader=EOS, flip=1)
     frame = pd.concat([frame, early, padding], ignore_index=True)
-    meta = {"model": model, "task": "pocket_gsm8k", "eos": EOS, "documents": documents,
-            "thresholds": list(true_text.THRESHOLDS)}  # fmt: skip
+    frame.loc[frame.index[:2], "truth"] = 9  # neither of the two: the bound does not speak of these
+    meta = {"model": model, "task": "pocket_gsm8k", "eos": EOS, "documents": documents, "held": [2] * documents,
+            "thresholds": list(true_text.THRESHOLDS), "fingerprint": model}  # fmt: skip
     return frame.astype(true_text.INTEGERS), meta
 
 
-def write(folder, n: int = 60, speeds=(4, 6, 8, 12, 16), flips=(9, 7, 5, 3, 1), gains=(0, 2, 4, 6, 8), lack=()):
+def run_of(name: str, family: str, task: str, method: str, *what: object) -> tuple:
+    """A run of a model that is not there: one of the packaged model of its family, under another name."""
+    _, made = fake_records.scored(Point.of(f"pocket-{family}", task, method), *what)
+    return fake_records.changed(made, model=name, fingerprint=name)
+
+
+def write(
+    folder, n: int = 60, speeds=(4, 6, 8, 12, 16), flips=(9, 7, 5, 3, 1), gains=(0, 2, 4, 6, 8), lack=(), other=None
+):  # fmt: skip
     """A store of two families at five sizes; ``gains`` repairs of JoT, a speedup and flips of each size."""
     rng, made, known, followed = np.random.default_rng(0), {}, [], []
     for family in ("dream", "llada"):
         for i, (size, parameters) in enumerate(SIZES.items()):
-            model = f"results/models/pocket-{family}-{size}"
+            name = f"pocket-{family}-{size}"
             for task in TASKS:
-                if (model.rpartition("/")[2], task) in lack:
+                if (name, task) in lack:
                     continue
                 full = np.arange(n) % 3 == 0
                 jot = full.copy()
                 jot[np.flatnonzero(~full)[: gains[i] + (family == "dream")]] = True
                 steps = rng.permutation([128 // speeds[i] - 1, 128 // speeds[i] + 1] * (n // 2)).tolist()
                 made |= dict([
-                    fake_records.scored(Point.of(model, task, "full"), full.tolist()),
-                    fake_records.scored(Point.of(model, task, "jot"), jot.tolist(), steps),
+                    run_of(name, family, task, "full", full.tolist()),
+                    run_of(name, family, task, "jot", jot.tolist(), steps),
                 ])  # fmt: skip
-            name = model.rpartition("/")[2]
             loss = dict.fromkeys(("loss_gsm8k", "loss_humaneval", "loss_prose"), 1e3 / parameters**0.5 + 0.01 * i)
             known.append({"model": name, "parameters": int(parameters), "steps": 5, **loss})
-            followed.append(exits(name, 20, flips[i] + (family == "llada"), rng))
+            frame, meta = exits(name, 20, flips[i] + (family == "llada"), rng)
+            followed.append((frame, meta | ({"fingerprint": "of other weights"} if name == other else {})))
     fake_records.write(folder / "sizes", made)
     pd.DataFrame(known).to_csv(folder / "sizes" / "models.csv", index=False)
-    true_text.write(followed, folder / "sizes", "true_text.parquet")
+    true_text.write(followed, folder / "sizes" / "flip_bound", "true_text.parquet")
     return folder
 
 
@@ -77,7 +87,7 @@ def test_each_model_by_hand(ran):
     row = measured.loc[("pocket-llada-5m", "pocket_gsm8k")]
     assert row["full_score"] == pytest.approx(100 / 3) and (row["b"], row["c"]) == (4, 0)
     assert row["difference"] == pytest.approx(100 * 4 / 60) and row["speedup"] == 8
-    assert (row["low"], row["high"]) == pytest.approx([100 * x for x in stats.tango(4, 0, 60)])
+    assert (row["difference_low"], row["difference_high"]) == pytest.approx([100 * x for x in stats.tango(4, 0, 60)])
     assert row["millions"] == 4.9
     assert row["mean"] == pytest.approx((128 / 15 + 128 / 17) / 2) and row["longer"] == 0
 
@@ -87,6 +97,8 @@ def test_flips_are_of_exits_at_the_default_threshold(ran):
     assert flips.loc["pocket-dream-1m", ["tau", "exits", "flips", "documents"]].tolist() == [90, 30, 9, 20]
     assert flips.loc["pocket-llada-20m", ["tau", "exits", "flips"]].tolist() == [30, 30, 2]
     assert flips.loc["pocket-llada-20m", "flip"] == pytest.approx(100 * 2 / 30)
+    pairs = ran[0]["pairs"].loc["pocket-dream-1m", ["exits", "flips"]]
+    assert pairs.tolist() == [28, 7]  # two flips are of exits whose true token is another
     frame = ran[0]["frame"].loc["pocket-dream-1m"]
     assert frame["flip_all"] == pytest.approx(100 * 13 / 34)  # four exits on the end of text, all overturned
     assert ran[0]["flip_rates"](tau=3.0).loc["pocket-dream-1m", "flips"] == 13  # and four that low thresholds commit
@@ -109,9 +121,13 @@ def test_slopes_by_hand(ran):
         error = np.sqrt(residual[0] / 7 * np.linalg.inv(design.T @ design)[1, 1])
         assert found["value"] == pytest.approx(beta)
         assert found["high"] - found["low"] == pytest.approx(2 * 2.364624 * error, rel=1e-5)  # t with 7 degrees
-        assert found["least"] <= beta <= found["most"]
-        shifts = [space["fit"](name, frame.drop(model)).conf_int().loc["size"] for model in frame.index]
-        assert found["apart"] == sum(low > 0 or high < 0 for low, high in shifts) and found["of"] == 10
+        left = []
+        for i in range(10):
+            x, y = np.delete(design, i, 0), np.delete(frame[name].to_numpy(), i)
+            (_, b, _), rest, *_ = np.linalg.lstsq(x, y, rcond=None)
+            left.append((b, 2.446912 * np.sqrt(rest[0] / 6 * np.linalg.inv(x.T @ x)[1, 1])))  # t with 6 degrees
+        assert (found["least"], found["most"]) == pytest.approx((min(left)[0], max(left)[0]))
+        assert (found["apart"], found["of"]) == (sum(abs(b) > wide for b, wide in left), 10)
     assert space["slope"]("log_speedup", frame.head(3)) is None
 
 
@@ -124,7 +140,7 @@ def test_criteria_turn_with_the_slopes(ran, tmp_path):
     turned = write(tmp_path, speeds=(16, 12, 8, 6, 4), flips=(1, 3, 5, 7, 9), gains=(8, 6, 4, 2, 0))
     space, gave = run(turned)
     assert statuses(space) == ["not seen", "not seen", "not seen"]
-    assert "not seen" in gave["verdict"][0].text
+    assert gave["verdict"][0].text.count("**not seen**") == 3
 
 
 def test_no_slope_is_undecided(tmp_path):
@@ -136,8 +152,12 @@ def test_without_all_models_nothing_is_decided(tmp_path):
     space, gave = run(write(tmp_path, lack={("pocket-dream-20m", "pocket_gsm8k")}), None)
     assert statuses(space) == ["not shown"] * 3 and len(space["frame"]) == 9
     assert "pocket-dream-20m on pocket_gsm8k" in gave["verdict"][0].text
-    checks = gave["checks"][-1].frame
-    assert set(checks[""]) == {"holds"}
+    assert set(gave["checks"][-1].frame[""]) == {"holds"}
+
+
+def test_text_followed_with_other_weights_is_told(tmp_path):
+    _, gave = run(write(tmp_path, other="pocket-llada-2m"), None)
+    assert gave["checks"][-1].frame[""].tolist() == ["**does not hold**", *["holds"] * 3]
 
 
 def test_a_part_is_shown_and_decides_nothing(ran, tmp_path):
@@ -152,8 +172,23 @@ def test_what_is_not_there_is_one_sentence(tmp_path):
     fake_records.write(tmp_path, dict([fake_records.scored(Point.of("pocket-dream", TASKS[0], "full"), [1.0])]))
     with pytest.raises(NotebookError, match="no records of other sizes"):
         run(tmp_path)
-    with pytest.raises(NotebookError, match="of the families"):
-        run(tmp_path, families=["llada"], models=["pocket-dream"])
+    place = write(tmp_path / "some")
+    table, text = place / "sizes" / "models.csv", place / "sizes" / "flip_bound" / "true_text.parquet"
+    whole, bytes_ = table.read_text(), text.read_bytes()
+    lines = whole.splitlines(True)
+    for wrong in ("".join(lines[:-1]), "a,b\n1,2\n", whole + lines[-1], whole.replace(",5,", ",,")):
+        table.write_text(wrong)
+        with pytest.raises(NotebookError, match=r"models\.csv does not have what is known of .*pocket-llada-20m"):
+            run(place)
+    table.write_text(whole)
+    text.write_bytes(bytes_[:100])
+    with pytest.raises(NotebookError, match="cannot be read"):
+        run(place)
+    text.unlink()
+    with pytest.raises(NotebookError, match="no exits on true text of pocket-dream-1m"):
+        run(place)
+    with pytest.raises(UserError, match="no recorded runs of model"):
+        run(place, models=["pocket-dream-1m", "pocket-dream-3m"])
     space, _ = notebook.run(NAME, until="card")
     with pytest.raises(NotebookError, match="train it first"):
         space["card"](str(tmp_path / "nothing"))

@@ -17,6 +17,7 @@ import pytest
 
 from jot.errors import UserError
 from jot.records import Cell, load_store, metas
+from jot.records.load import read_manifest
 from jot.records.pack import pack
 from jot.records.store import Writer
 
@@ -30,8 +31,10 @@ STEPS = STAGED + ["replace", "fsync"] + ["fsync", "replace"] * 2 + ["fsync"] * 2
 )  # fmt: skip
 
 
-def fill(folder: Path, task: str, count: int, seed: int = 0, token: int = 7) -> None:
-    config = {"model": "pocket-llada", "fingerprint": "f" * 64, "task": task, "split": "dev", "dtype": "float32",
+def fill(
+    folder: Path, task: str, count: int, seed: int = 0, token: int = 7, model: str = "pocket-llada"
+) -> None:  # fmt: skip
+    config = {"model": model, "fingerprint": "f" * 64, "task": task, "split": "dev", "dtype": "float32",
               "seed": seed, "method": {"name": "full"}, "decode": {"length": 2}}  # fmt: skip
     prompts = {f"{task}/dev/{i}": f"hash{i}" for i in range(9)}
     with Writer(folder, Cell(config), prompts, ENVIRONMENT) as writer:
@@ -229,6 +232,23 @@ def test_a_store_is_not_packed_into_itself(packs: Packs, tmp_path: Path, monkeyp
     with pytest.raises(UserError, match=f"^{sentence}$"):
         pack(stores, target)
     assert {path.name: path.read_bytes() for path in store.iterdir()} == before
+
+
+def test_seeds_and_sizes_of_a_model_share_a_file(tmp_path: Path) -> None:
+    models = ("pocket-llada", "pocket-llada-seed1", "pocket-llada-20m", "pocket-llada-2mm", "m-20m-chat")
+    for i, model in enumerate(models):
+        fill(tmp_path / "live", "pocket_gsm8k", 1 + i, model=model)
+    pack(tmp_path / "live", tmp_path / "packed")
+    named = {meta["config"]["model"]: meta["file"] for meta in read_manifest(tmp_path / "packed").values()}
+    ours = "pocket-llada.pocket_gsm8k.dev.parquet"
+    own = [f"{model}.pocket_gsm8k.dev.parquet" for model in models[3:]]
+    assert [named[model] for model in models] == [ours] * 3 + own
+    assert content(tmp_path / "packed") == content(tmp_path / "live")
+    (tmp_path / "packed" / "true_text.parquet").write_bytes(b"another's")
+    (tmp_path / "packed" / "gone.pocket_mmlu.test.parquet").write_bytes(b"of an older pack")
+    pack(tmp_path / "packed", tmp_path / "packed")
+    left = {path.name for path in (tmp_path / "packed").glob("*.parquet")}
+    assert left == {*named.values(), "true_text.parquet"}  # a file that is no pack's stays
 
 
 def test_no_pack_hides_live_records(packs: Packs, tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def shard_of(counts: list[int], before: int = 2, width: int = 14) -> dict[str, t
     return {"canvas": canvas, "maskable": (place >= before) & (place < end), "length": end[:, 0].to(torch.int16)}
 
 
-def corrupt(shard, everything=0.0, seed=0, leading=0.0, end=None):
-    noise = torch.Generator().manual_seed(seed), leading, end
+def corrupt(shard, everything=0.0, seed=0, leading=0.0, tail=1.0, end=-1):
+    noise = torch.Generator().manual_seed(seed), leading, tail, end
     return train.corrupt(shard, torch.arange(len(shard["length"])), MASK, everything, *noise)
 
 
@@ -141,16 +141,19 @@ def test_leading_rows_are_hidden_from_a_place_on_and_asked_there():
 
 
 @pytest.mark.parametrize("leading", [0.0, 0.5])
-def test_of_a_tail_the_first_end_alone_is_asked_for(leading):
+def test_of_a_tail_a_share_is_asked_for(leading):
     shard, end = shard_of([12] * 400), 1999
     shard["canvas"][shard["canvas"] == end] = 0
     shard["canvas"][:, 9:14] = end
-    whole, found = corrupt(shard, leading=leading), corrupt(shard, leading=leading, end=end)
+    whole, found = corrupt(shard, leading=leading), corrupt(shard, leading=leading, tail=0.0, end=end)
     assert torch.equal(whole[0], found[0])  # what is hidden does not change
     kept = whole[3] < 10
     assert 0 < kept.sum() < len(kept) and all(
         torch.equal(all_[kept], some) for all_, some in zip(whole[2:5], found[2:5], strict=True)
     )
+    some = corrupt(shard, leading=leading, tail=0.25, end=end)
+    assert (some[3] < 10).sum() == kept.sum()  # the answer and its first end
+    assert (some[3] >= 10).sum() == pytest.approx(0.25 * int((~kept).sum()), rel=0.2)
     torch.testing.assert_close(found[5], 1 / (torch.bincount(found[2], minlength=400)[found[2]] * 400))
 
 

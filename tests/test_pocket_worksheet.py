@@ -121,7 +121,7 @@ def test_a_training_run_gives_a_model_that_reads_worksheets(tmp_path, family):
     on = replace(recipe, start=str(tmp_path), steps=1)
     train.train(on, tmp_path / "on", device="cpu", workers=0, evaluations=0)
     known = hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
-    assert json.loads((tmp_path / "on" / "training.json").read_text())["start_sha256"] == known
+    assert json.loads((tmp_path / "on" / "training.json").read_text())["initial_sha256"] == known
     with pytest.raises(SystemExit, match="holds no model.safetensors"):
         train.train(replace(on, start=str(tmp_path / "nowhere")), tmp_path / "on", device="cpu", workers=0)
 

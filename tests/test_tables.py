@@ -13,13 +13,13 @@ import fake_records
 import numpy as np
 import pandas as pd
 import pytest
+from fake_records import changed
 from scipy import optimize, stats
 from test_frozen import Rows
 from tokenizers import Tokenizer
 
 from jot.errors import UserError
 from jot.paper import criteria, show
-from jot.records import Cell
 from jot.records.pack import pack
 from jot.runs import grid
 from jot.runs.frames import runs, samples
@@ -61,13 +61,6 @@ def baselines() -> dict:
     third = [(point.model, run) for (point, *_), (_, run) in zip(made, found, strict=True) if point.seed == 3]
     trained = [changed(run, model=f"{model}-seed1", fingerprint=f"{model}-seed1", seed=0) for model, run in third]
     return dict(found + trained)
-
-
-def changed(made, **config: object) -> tuple:
-    """(id, Recorded) of a run with another configuration."""
-    cell = Cell({**made.meta["config"], **config})
-    meta = {**made.meta, "cell": cell.id, "config": cell.config}
-    return cell.id, type(made)(meta, lambda: made.frame.assign(cell=cell.key))
 
 
 def everything() -> dict:

@@ -26,7 +26,7 @@ COUNTS = {256: (1000, 1000), 512: (200, 1000), 1024: (100, 300), 2048: (50, 150)
 MEASURED = (256, 512)  # lengths that are decoded along the way; the longer ones would take their time from training
 MODELS = ("pocket-long-llada", "pocket-long-dream")
 SPECIALS = ("<|mdm_mask|>", "<|endoftext|>", "<|startoftext|>")
-VOCABULARY = 544  # the tokenizer has fewer; the rest pads the matrices
+VOCABULARY = 480  # the tokenizer has fewer; the rest pads the matrices
 ENTRIES = 1000  # more than the worksheets' language has merges for
 SHORTEST = 11  # tokens of a line of an answer
 TEXTS = 20_000  # lines of each kind that the tokenizer is trained on
@@ -55,7 +55,7 @@ class LongRecipe(Recipe):
     heads: int = 4
     repeats: int = 4
     leading: float = 0.5
-    tail: int = 0
+    tail: float = 0.15
 
     @property
     def tokenizer(self) -> str:
@@ -72,7 +72,8 @@ class LongRecipe(Recipe):
         skip = held_out()
         while len(taken) < total:
             length = int(width * 0.6)
-            first = draw.randint(1, max(1, worksheet.LABELS - length // SHORTEST))
+            last = max(1, worksheet.LABELS - length // SHORTEST)
+            first = draw.choice((1, draw.randint(1, last)))  # half begin as held-out ones do
             doc = worksheet.sample(draw, length, lambda text: len(encode(text)), skip, first)
             prompt, answer = chat(tok, encode(doc["question"])), encode(doc["answer"])
             if (left := width - len(prompt)) > len(answer):

@@ -36,7 +36,7 @@ class Recipe:
     repeats: int = 2  # passes over a shard, each with fresh masks
     size: str = "5m"  # one of ``SIZES``
     leading: float = 0.0  # share of the rows hidden from a place on, see ``train.corrupt``
-    tail: int = 1  # whether every end of text behind an answer is asked for, or the first alone
+    tail: float = 1.0  # share of the ends of text behind the first that are asked for
     start: str = ""  # a checkpoint's folder to begin with, in place of random weights
 
     @property

@@ -8,7 +8,6 @@ on from its last snapshot. Data never ends: shard i of the stream depends on the
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import shutil
@@ -22,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from jot.models import home
+from jot.records.load import digest
 from pocket.evaluate import SCORED
 from pocket.muon import Muon
 from pocket.recipe import Recipe
@@ -34,7 +34,7 @@ WINDOW = 64  # tokens
 
 def corrupt(
     shard: dict[str, Tensor], pick: Tensor, mask_id: int, everything: float, generator: torch.Generator,
-    leading: float = 0.0, end: int | None = None,
+    leading: float = 0.0, tail: float = 1.0, end: int = -1,
 ):  # fmt: skip
     """A noisy batch: canvas, key mask or None, and the masked tokens as (row, position, target, weight).
 
@@ -44,8 +44,8 @@ def corrupt(
     average over the rows, so the loss of a batch is their weighted sum.
 
     A share ``leading`` of the rows looks as decoding from the left sees it: all is hidden from a place drawn evenly on,
-    but for some of the ``WINDOW`` tokens there, and these alone are asked for. Of the tokens ``end`` behind an answer
-    only the first is asked for, where one is named; all are hidden as ever.
+    but for some of the ``WINDOW`` tokens there, and these alone are asked for. Of the tokens ``end`` behind the
+    first a share ``tail`` is asked for, as they are easy and would be most of the loss; all are hidden as ever.
     """
     target, maskable, length = shard["canvas"][pick].long(), shard["maskable"][pick], shard["length"][pick]
     device, n = target.device, len(pick)
@@ -65,8 +65,9 @@ def corrupt(
         some = window & (chance.masked_fill(~window, 2.0).argsort(1).argsort(1) < count[:, None])
         asked = torch.where(first[:, None], some, hidden)
         hidden = torch.where(first[:, None], some | maskable & (past >= WINDOW), hidden)
-    if end is not None:
-        asked = asked & ~((target == end) & (target.roll(1, 1) == end))
+    if tail < 1:
+        dropped = torch.rand(target.shape, device=device, generator=generator) >= tail
+        asked = asked & ~((target == end) & (target.roll(1, 1) == end) & dropped)
     seen = torch.arange(target.shape[1], device=device) < length[:, None]
     row, position = asked.nonzero(as_tuple=True)
     noisy = target.masked_fill(hidden, mask_id)
@@ -160,10 +161,10 @@ def rate(recipe: Recipe, step: int) -> float:
     return recipe.lr * min(1.0, (step + 1) / recipe.warmup) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def save(model, recipe: Recipe, curves: list[dict], out: Path, began: str | None = None) -> None:
+def save(model, recipe: Recipe, curves: list[dict], out: Path, initial: str | None = None) -> None:
     """The checkpoint folder: bfloat16 weights in the published layout, configuration, tokenizer, training record.
 
-    ``began`` is the SHA-256 of the weights that training began with, if it was given any.
+    ``initial`` is the SHA-256 of the initial weights, where they were given.
     """
     out.mkdir(parents=True, exist_ok=True)
     save_file({k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items()}, out / "model.safetensors")
@@ -176,7 +177,7 @@ def save(model, recipe: Recipe, curves: list[dict], out: Path, began: str | None
         if source.resolve() != (out / name).resolve():
             shutil.copyfile(source, out / name)
     record = {"recipe": asdict(recipe), "parameters": sum(p.numel() for p in model.parameters()), "curves": curves}
-    record |= {"start_sha256": began} if began else {}
+    record |= {"initial_sha256": initial} if initial else {}
     (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
@@ -202,13 +203,13 @@ def train(
     """
     begun = last = time.perf_counter()
     torch.manual_seed(recipe.seed)
-    model, began_with = recipe.network().to(device), None
+    model, initial = recipe.network().to(device), None
     if recipe.start:
         file = Path(recipe.start) / "model.safetensors"
         if not file.is_file():
             raise SystemExit(f"--start {recipe.start} holds no model.safetensors; name a checkpoint's folder")
         model.load_state_dict(load_file(file, device))
-        began_with = hashlib.sha256(file.read_bytes()).hexdigest()
+        initial = digest(file, file.stat().st_mtime_ns)
     opts = optimizers(model, recipe)
     generator = torch.Generator(device).manual_seed(recipe.seed)
     out.mkdir(parents=True, exist_ok=True)
@@ -223,7 +224,7 @@ def train(
         for opt, saved in zip(opts, state["opts"], strict=True):
             opt.load_state_dict(saved)
         generator.set_state(state["generator"].cpu())
-        curves, step = state["curves"], state["step"]
+        curves, step, initial = state["curves"], state["step"], state["initial"]
     if device == "cuda":
         for layer in model.layers:  # one layer at a time: the six share their compiled code
             layer.compile(dynamic=False)
@@ -242,7 +243,7 @@ def train(
             picks = torch.arange(len(part["length"]), device=device).split(getattr(recipe, f"batch_{name}"))
             everything = recipe.choice_all if name in recipe.ALL else 0.0
             picks = picks * recipe.repeats
-            noise = (model.mask_id, everything, generator, recipe.leading, None if recipe.tail else model.eos_id)
+            noise = (model.mask_id, everything, generator, recipe.leading, recipe.tail, model.eos_id)
             batches.append([corrupt(on_device, pick, *noise) for pick in picks])
         if not passes:
             scales = [recipe.choice_weight if name == "choice" else 1.0 for name in names]
@@ -285,11 +286,11 @@ def train(
                 last = time.perf_counter()
                 state = dict(
                     recipe=asdict(recipe), model=model.state_dict(), opts=[o.state_dict() for o in opts],
-                    generator=generator.get_state(), curves=curves, step=step,
+                    generator=generator.get_state(), curves=curves, step=step, initial=initial,
                 )  # fmt: skip
                 torch.save(state, snapshot.with_suffix(".tmp"))
                 snapshot.with_suffix(".tmp").replace(snapshot)
-    save(model, recipe, curves, out, began_with)
+    save(model, recipe, curves, out, initial)
     snapshot.unlink(missing_ok=True)
 
 

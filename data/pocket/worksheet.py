@@ -11,7 +11,7 @@ NAMES = ("Ann", "Ben", "Cara", "Dan", "Eva", "Finn", "Gus", "Hana")
 ITEMS = ("pens", "cups", "keys", "figs", "maps", "rocks", "bags", "nuts")
 GAINS, LOSSES = ("buys", "finds", "wins"), ("gives", "loses", "sells")
 LIMIT = 99
-LABELS = 160  # no worksheet's numbers go beyond
+LABELS = 96  # no worksheet's numbers go beyond
 FILL = (0.55, 0.97)  # of the canvas by the answers
 
 

@@ -1,17 +1,22 @@
-"""What traced runs show, as far as two notebooks need it: texts of tokens, margins by step, how these run over time."""
+"""What traced runs and followed texts show, as far as several notebooks need it: texts of tokens, margins by step, how
+these run over time; exits on true text."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pyarrow import parquet
 
 from jot import stats
 from jot.models import home
 from jot.records import TRACE, load, natural
+from jot.runs.parameters import NotebookError
 
 
 def token_texts(model: str) -> dict[int, str]:
@@ -50,3 +55,31 @@ def mean(values: pd.Series) -> stats.Estimate:
     if not len(values):
         return stats.Estimate(math.nan, math.nan, math.nan)
     return stats.paired_difference_bootstrap(values, np.zeros(len(values)))
+
+
+def followed(
+    path: str | Path, models: Sequence[str], tasks: Sequence[str], limit: int | None = None
+) -> list[tuple[pd.DataFrame, dict]]:
+    """What a file of ``pocket.true_text`` holds of these models and tasks, in their order, or nothing where it is not.
+
+    Returns:
+        Rows of the first ``limit`` documents, and what was measured, with ``documents`` and ``positions`` of these.
+
+    Raises:
+        NotebookError: the file cannot be read.
+    """
+    if not Path(path).is_file():
+        return []
+    try:
+        table = parquet.read_table(path)
+        metas = json.loads(table.schema.metadata[b"flip_bound"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        text = f"{Path(path).name} cannot be read ({error}); make it again or check it out again"
+        raise NotebookError(text) from None
+    whole, kept = table.to_pandas(), []
+    for wanted, (i, meta) in itertools.product(itertools.product(models, tasks), enumerate(metas)):
+        if wanted == (meta["model"], meta["task"]):
+            n = min(limit or meta["documents"], meta["documents"])
+            rows = whole[(whole["part"] == i) & (whole["document"] < n)].drop(columns="part").reset_index(drop=True)
+            kept.append((rows, meta | {"documents": n, "positions": sum(meta["held"][:n])}))
+    return kept

@@ -106,7 +106,8 @@ def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, tr
     manifest = {cell_id: {**meta, "file": final[meta["file"]]} for cell_id, meta in manifest.items()}
     target = _publish(folder, manifest)
     named = {meta["file"] for meta in manifest.values()}
-    for path in [*folder.glob("*.parquet"), *folder.glob(".manifest.json.*.tmp"), *folder.glob("*.parquet.tmp")]:
+    own = "*.*.*.parquet"  # model, task and split; another's file stays
+    for path in [*folder.glob(own), *folder.glob(f"{own}.tmp"), *folder.glob(".manifest.json.*.tmp")]:
         if path.name not in named:
             path.unlink()
     return target

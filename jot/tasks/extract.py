@@ -110,7 +110,7 @@ def gsm8k(text: str, equations: bool = False) -> str:
 
 
 def worksheet(text: str, problems: int) -> str:
-    """Final numbers of numbered answers, the last of a line as in `3: Ann 4 + 5 = 9.`, parted by spaces; `-` where
+    """Final numbers of numbered answers, the last of a line as in `3: 4 + 5 = 9.`, parted by spaces; `-` where
     there is none, the first where a problem is answered twice.
     """
     found: dict[str, str] = {}
