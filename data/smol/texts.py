@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from jot.models.base import rope_table, rotate
+from jot.sampler.proposals import nucleus
 
 WIDTH = 256  # tokens
 PREFIX = 24  # tokens of a passage that is continued
@@ -60,12 +61,12 @@ def causal(model, ids: Tensor, cache: Tensor | None = None, at: int = 0) -> Tens
 
 
 @torch.no_grad()
-def surprise(model, rows: Tensor, start: int = 1, batch: int = 64) -> Tensor:
+def surprise(model, rows: Tensor, start: int = 1, batch: int = 64, half: bool = True) -> Tensor:
     """Mean negative log-likelihood ``[n]``, in nats, of the tokens of ``rows`` ``[n, length]`` from ``start`` on, given
-    those before, under the causal network; exp of it is the perplexity."""
+    those before, under the causal network; exp of it is the perplexity. On a card in bfloat16, if ``half``."""
     found = []
     for part in rows.long().split(batch):
-        with torch.autocast(part.device.type, torch.bfloat16, enabled=part.is_cuda):
+        with torch.autocast(part.device.type, torch.bfloat16, enabled=half and part.is_cuda):
             scores = F.linear(causal(model, part)[:, start - 1 : -1], model.head[: model.mask_id]).float()
         found.append(F.cross_entropy(scores.transpose(1, 2), part[:, start:], reduction="none").mean(1))
     return torch.cat(found)
@@ -75,13 +76,13 @@ def surprise(model, rows: Tensor, start: int = 1, batch: int = 64) -> Tensor:
 @sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])  # no plan for every length
 def write(
     model, prefix: Tensor, width: int, generator: torch.Generator, bridge: Tensor | None = None, *,
-    temperature: float = 1.0, min_p: float = 0.05, banned: Tensor | None = None,
+    temperature: float = 1.0, min_p: float = 0.05, top_p: float = 1.0, banned: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Continue prefixes of one length to ``width`` tokens, as the causal network.
 
     A row ends at its end of text, which then fills it. With a ``bridge`` (tokens between two turns) its first end of
     text ends the user's turn, the bridge follows, and the answer ends the row. No token is drawn that is less than
-    ``min_p`` times as likely as the likeliest.
+    ``min_p`` times as likely as the likeliest, nor one outside the nucleus of ``top_p``.
 
     Returns:
         Rows ``[batch, width]``, the position where the answer begins (the prefix's end without a bridge; ``width`` if
@@ -104,6 +105,7 @@ def write(
         if banned is not None:
             scores[:, banned] = -torch.inf
         scores.masked_fill_(scores < scores.amax(1, keepdim=True) + torch.tensor(min_p).log().item(), -torch.inf)
+        scores = nucleus(scores, top_p) if top_p < 1 else scores
         noise = torch.empty_like(scores).exponential_(generator=generator)
         token = (scores - noise.log_()).argmax(1)
         if steps:
