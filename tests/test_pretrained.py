@@ -4,6 +4,7 @@ and what is measured beside the records, with a tiny network in the original's p
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import cells as notebook
 import fake_records
@@ -22,7 +23,7 @@ from jot.models import home
 from jot.paper import criteria
 from jot.paper.texts import speeches
 from jot.records.pack import pack
-from jot.runs import grid, settings
+from jot.runs import grid, live, settings
 from jot.runs.harness import evaluate
 from jot.runs.parameters import NotebookError
 
@@ -176,7 +177,7 @@ def test_likelihoods_and_references(decoded, monkeypatch):
 
 def test_other_prompts_are_refused(decoded, capsys, monkeypatch):
     place, _ = decoded
-    monkeypatch.setattr(quality, "_hash", lambda ids: "other")
+    monkeypatch.setattr(quality, "hashed", lambda ids: "other")
     with pytest.raises(SystemExit, match="make other prompts than those that were decoded"):
         quality.main(
             ["likelihood", "--store", str(place / "store"), "--weights", str(place / "base"), "--device", "cpu"]
@@ -217,15 +218,33 @@ def test_numbers_by_hand(ran):
     assert table.loc[("People, what the speaker said next", ""), "MAUVE"].endswith("the ceiling")
     assert len(table) == 21 and "not recorded" not in repr(gave["quality-table"][-1])
     assert len(gave["gaps-table"][-1].frame) == 19 and set(gave["checks"][-1].frame[""]) == {"holds"}
-    assert "Noise floor" in gave["verdict"][0].text and "pretrained tier, 135 M" in gave["verdict"][
-        0
-    ].text.lower().replace("m ", "M ")
+    assert "Noise floor" in gave["verdict"][0].text and "Pretrained tier, 135 M parameters" in gave["verdict"][0].text
 
 
-def test_the_page_ends_by_hand(ran, capsys, tmp_path):
-    place = ran[0]["p"].store
-    run(type(ran[0]["folder"])(place))
+def test_the_page_ends_by_hand(ran, capsys):
+    run(Path(ran[0]["p"].store))
     assert "times, Rep-4 +" in capsys.readouterr().out
+
+
+def test_features_come_from_beside_the_records(tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    monkeypatch.setattr(encoders, "encode", lambda name, strings, device: rng.normal(size=(len(strings), 40)))
+    folder = store(tmp_path)
+    quality.keep(folder / "smol")
+    monkeypatch.setattr(encoders, "encode", lambda *_: pytest.fail("a model was asked"))
+    space, _ = notebook.run(NAME, "mauve", store=folder)
+    assert set(space["labels"]) == {*space["SETS"], "original"} and 0 < space["ceiling"] <= 1
+
+
+def test_a_live_page_decodes_its_grid_and_measures(tmp_path, monkeypatch):
+    asked, folder = [], store(tmp_path)
+    monkeypatch.setattr(live, "_decode", lambda point, place, p: asked.append((set_of(point), place, p.dtype)))
+    monkeypatch.setattr(quality, "record", lambda *what: asked.append(what))
+    space, _ = notebook.run(NAME, "texts", source="live", store=folder)
+    assert asked.pop() == (folder / "smol", None, None)
+    assert asked == [(name, folder / "smol", "bfloat16") for name, *_ in asked] and {x for x, *_ in asked} == {
+        *space["SETS"]
+    }
 
 
 def test_the_figure_has_all_runs(ran):
@@ -233,7 +252,7 @@ def test_the_figure_has_all_runs(ran):
     assert [axis.get_ylabel() for axis in figure.axes] == list(ran[0]["PANELS"].values())
     for axis in figure.axes:
         sizes = [len(bars.lines[0].get_xdata()) for bars in axis.containers]
-        assert sizes == [2, 8, 8] and all("Speedup" in a.get_xlabel() for a in figure.axes)
+        assert sorted(sizes) == [2, 8, 8] and "Speedup" in axis.get_xlabel()
     assert (ran[0]["p"].out / "pretrained.png").is_file()
 
 

