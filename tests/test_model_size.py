@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+
 import cells as notebook
 import fake_records
 import numpy as np
@@ -9,8 +12,11 @@ import pandas as pd
 import pytest
 from pocket import true_text
 
+import jot
 from jot import stats
 from jot.errors import UserError
+from jot.paper import traces
+from jot.runs import live
 from jot.runs.grid import Point
 from jot.runs.parameters import NotebookError
 
@@ -166,6 +172,27 @@ def test_a_part_is_shown_and_decides_nothing(ran, tmp_path):
     space, gave = run(tmp_path, families=["llada"], tasks=["pocket_gsm8k"])
     assert statuses(space) == ["not shown"] * 3 and set(space["measured"]["family"]) == {"llada"}
     assert gave["slopes-shown"][-1].frame["Models"].tolist()[:3] == [5, 5, 5]
+
+
+def test_live_keeps_what_was_made_of_other_models(tmp_path, monkeypatch):
+    place, weights = write(tmp_path / "store"), tmp_path / "pocket-dream-2m"
+    weights.mkdir()
+    (weights / "model.safetensors").write_bytes(b"")
+    loss = {task: 0.5 for task in ("pocket_gsm8k", "pocket_humaneval", "pocket_prose")}
+    about = {"parameters": 7, "curves": [{"step": 9, "loss": loss}]}
+    (weights / "training.json").write_text(json.dumps(about))
+    monkeypatch.setattr(live, "cells", lambda name, p: [SimpleNamespace(own_split="test")])
+    monkeypatch.setattr(live, "store", lambda p, *cells: place)
+    monkeypatch.setattr(jot, "load", lambda name, **how: name)
+    measured = exits("pocket-dream-2m", 20, 1, np.random.default_rng(1))
+    monkeypatch.setattr(true_text, "measure", lambda *what: measured)
+    run(place, "load", source="live", models=[str(weights)])
+    cards = pd.read_csv(place / "sizes" / "models.csv").set_index("model")
+    assert len(cards) == 10 and cards.loc["pocket-dream-2m", ["parameters", "steps"]].tolist() == [7, 9]
+    assert cards.loc["pocket-dream-1m", "steps"] == 5
+    path = place / "sizes" / "flip_bound" / "true_text.parquet"
+    flips = {meta["model"]: (rows["flip"] == 2).sum() for rows, meta in traces.followed(path, list(cards.index), TASKS)}
+    assert len(flips) == 10 and (flips["pocket-dream-2m"], flips["pocket-dream-1m"]) == (1, 9)
 
 
 def test_what_is_not_there_is_one_sentence(tmp_path):

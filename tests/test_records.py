@@ -497,20 +497,25 @@ def test_pairs(tmp_path: Path) -> None:
     assert both.groupby("doc_id")["method"].apply(set).tolist() == [{"jot", "full"}] * 6
     assert both["score"].dtype == "float64"
 
-    def refused(said: str, config: dict = full, count: int = 6, **other) -> None:
+    elsewhere = {**ENVIRONMENT, "hardware": {"kind": "NVIDIA H100"}}
+
+    def another(store: Path, config: dict = full, count: int = 6, prompts=PROMPTS, environment=ENVIRONMENT) -> None:
+        with Writer(store, Cell(config), prompts, environment) as writer:
+            for doc_id in writer.claim(PROMPTS, count):
+                writer.append(record(doc_id, prompt_hash=prompts[doc_id]))
+
+    def refused(said: str, *what, **how) -> None:
         store = Path(tempfile.mkdtemp(dir=tmp_path))
         fill(store, 6)
-        with Writer(
-            store, Cell(config), other.get("prompts", PROMPTS), other.get("environment", ENVIRONMENT)
-        ) as writer:
-            for doc_id in writer.claim(PROMPTS, count):
-                writer.append(record(doc_id, prompt_hash=writer.prompts[doc_id]))
+        another(store, *what, **how)
         with pytest.raises(UserError, match=said):
             samples(runs(store), store)
 
     refused("differ in weights", {**full, "fingerprint": "0"})
     refused("differ in dtype", {**full, "dtype": "bfloat16"})
-    refused("differ in hardware", environment={**ENVIRONMENT, "hardware": {"kind": "NVIDIA H100"}})
+    refused("pocket-llada / pocket_gsm8k differ in hardware", environment=elsewhere)
+    another(tmp_path / "good", {**CONFIG, "task": "pocket_mmlu"}, environment=elsewhere)  # never paired with these
+    assert len(samples(runs(tmp_path / "good"), tmp_path / "good")) == 18
     refused(r"do not hold the same documents \(5 and 6\)", count=5)
     refused("differ in the prompts", prompts=dict.fromkeys(PROMPTS, "x"))
 

@@ -119,13 +119,14 @@ def samples(
         that every bootstrap draws from). ``score`` is float64.
 
     Raises:
-        UserError: runs of one model that differ in weights, dtype, hardware, prompts or documents, so that a paired
-            comparison of them would not be one; a limit above what is recorded.
+        UserError: runs of one model that differ in weights or dtype, or runs of it on one task that differ in
+            hardware, prompts or documents, so that no comparison of them is paired; a limit above what is recorded.
     """
     for column in found.columns.intersection(["weights", "dtype", "hardware"]):
-        kinds = found.groupby("model")[column].unique()
-        for model, values in kinds[kinds.map(len) > 1].items():
-            raise UserError(f"the runs of {model} differ in {column}: {values[0]!r} and {values[1]!r}; choose one kind")
+        of = found["model"] + " / " + found["task"] if column == "hardware" else found["model"]  # pairs are of one task
+        kinds = found.groupby(of)[column].unique()
+        for key, values in kinds[kinds.map(len) > 1].items():
+            raise UserError(f"the runs of {key} differ in {column}: {values[0]!r} and {values[1]!r}; choose one kind")
     columns = list(dict.fromkeys(["doc_id", "prompt_hash", *columns]))
     if found.empty:
         return found.drop(columns="n").assign(**{name: [] for name in columns})
