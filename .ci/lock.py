@@ -45,13 +45,14 @@ def environment(lock: str) -> str:
 
 
 def freeze() -> str:
-    """Resolve every extra of pyproject.toml in a fresh environment, at the pins there are.
+    """Resolve every extra of pyproject.toml but smol, which the lock leaves out, in a fresh environment, at its pins.
 
     To move a pin, delete its line first. Local version suffixes go, so that any platform and any build of
     torch resolves.
     """
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*extras["dependencies"], *(r for g in extras["optional-dependencies"].values() for r in g)]
+    groups = [group for name, group in extras["optional-dependencies"].items() if name != "smol"]
+    wanted = [*extras["dependencies"], *(r for group in groups for r in group)]
     wanted = [r for r in wanted if not r.startswith("jot[")]
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)

@@ -1,5 +1,6 @@
 """The command line: `jot check`, `jot evaluate`, `jot decode`, `jot tasks`, `jot cells`, `jot run`, `jot pack`,
-`jot calibrate`, `jot lm-eval`, `jot notebook`, `jot paper`, `jot verify-records`, `jot figures`, `jot report`.
+`jot calibrate`, `jot lm-eval`, `jot smol`, `jot notebook`, `jot paper`, `jot verify-records`, `jot figures`,
+`jot report`.
 
 A mistake in the input, a full disk or too little memory ends with one sentence on stderr and exit code 2, an
 interrupted run with 130. Under torchrun only process 0 prints results.
@@ -40,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
 
     # What several commands take.
     model, rule, weights, consent, documents, grids = (argparse.ArgumentParser(add_help=False) for _ in range(6))
-    model.add_argument("--model", required=True, help="pocket-llada, pocket-dream, a local folder, or a hub id")
+    model.add_argument(
+        "--model", required=True, help="pocket-llada, pocket-dream, smol-dream, a local folder, or a hub id"
+    )
     model.add_argument("--device", help="cpu, cuda or cuda:N (default: CUDA where there is one)")
     rule.add_argument("--revision", help="commit, tag or branch of a hub id")
     rule.add_argument("--method", default="jot", help="exit rule: jot (default), full, ...")
@@ -129,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
 FORWARDED = {
     "check": ("jot.reproduce.doctor:main", "see whether this machine is ready, and what to do if not"),
     "lm-eval": ("jot.runs.harness:command", "lm-eval's own command line, with the model and the tasks of jot"),
+    "smol": ("jot.models.smol:main", "fetch and convert smol-dream, once, which the name does by itself too"),
     "notebook": ("jot.runs.notebooks:command", "run a notebook with parameters, checked before it starts"),
     "paper": ("jot.reproduce.again:main", "execute the notebooks from the records, decode a sample of them again"),
     "verify-records": ("jot.reproduce.verify:main", "decode a sample of the recorded cells again and compare"),
@@ -208,7 +212,7 @@ def _calibrate(options: argparse.Namespace) -> int:
 def _decode(options: argparse.Namespace) -> None:
     from jot import replay
     from jot.decode import decode, decode_steps
-    from jot.models import load
+    from jot.models import load, smol
     from jot.runs import settings
     from jot.tasks.text import answer_ids, check_text, encode, render, to_text, untemplated
 
@@ -218,6 +222,8 @@ def _decode(options: argparse.Namespace) -> None:
     if options.html is not None:
         replay.check_file(options.html)
     chosen = settings.parse(options.method, _pairs(options.settings))
+    if options.model == smol.NAME:
+        chosen = {**smol.DECODE, **chosen}
     if (known := settings.model_class(options.model)) is not None:
         settings.resolve(known, options.method, chosen, seed=options.seed)
     model = load(options.model, revision=options.revision, device=options.device, dtype=options.dtype)

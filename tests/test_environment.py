@@ -67,11 +67,18 @@ def test_environment_names_the_packages_of_the_paper(conda, name):
 def test_lock_covers_the_project(project, lock):
     wanted = [*project["dependencies"]]
     for extra, requirements in project["optional-dependencies"].items():
-        wanted += [] if extra == "all" else requirements
+        wanted += [] if extra in ("all", "smol") else requirements
     for requirement in map(Requirement, wanted):
         name = canonicalize_name(requirement.name)
         assert name in lock, f"{name} is not in requirements.lock; run: make lock"
         assert requirement.specifier.contains(lock[name]), f"{requirement} does not allow {name} {lock[name]}"
+
+
+def test_the_extra_beside_the_lock_is_pinned(project, lock):
+    """`make smol` alone installs it: neither main command does."""
+    for requirement in map(Requirement, project["optional-dependencies"]["smol"]):
+        assert [spec.operator for spec in requirement.specifier] == ["=="]
+        assert canonicalize_name(requirement.name) not in lock
 
 
 def test_supported_versions(project):
@@ -133,7 +140,7 @@ def test_preflight_names_all_that_is_missing(root, tmp_path):
 
 def test_make_offers_the_promised_targets(root):
     makefile = (root / "Makefile").read_text()
-    for target in ("setup", "paper", "figures", "test", "lab", "clean", "lint"):
+    for target in ("setup", "paper", "figures", "test", "lab", "clean", "lint", "smol"):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
     assert "make test" in (root / ".ci" / "run").read_text()
     assert os.access(root / ".ci" / "run", os.X_OK)

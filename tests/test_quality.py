@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import tiny
 from pocket import continuations, encoders, prose
+from pocket import mauve as module
 
 from jot import stats, tasks
 from jot.errors import UserError
@@ -65,10 +66,10 @@ def varied(n: int, high: int = 400, length: int = 128) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def mauve(tmp_path_factory) -> SimpleNamespace:
-    """The functions of the notebook's cells."""
+    """The functions of the notebook's cells and of what they call."""
     store = fake_records.write(tmp_path_factory.mktemp("store"), dict([policy_cell("full-sampled", varied(4))]))
     space, _ = cells.run("05_quality_c4", until="noise-alike", store=store, models=DREAM, encoder="ngram", buckets=2)
-    return SimpleNamespace(**space)
+    return SimpleNamespace(**{**space, **vars(module)})
 
 
 # --- repetition and diversity -------------------------------------------------------------------------------

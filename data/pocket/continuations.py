@@ -61,11 +61,12 @@ def gather(rows: pd.DataFrame, models: Mapping[str, str] | None = None, data=Non
     return found.assign(speech=[known.get(doc_id, doc_id) for doc_id in found["doc_id"]])
 
 
-def people(model: str, task: str, ids: Sequence[str], data=None) -> dict[str, pd.Series]:
+def people(model, task: str, ids: Sequence[str], data=None) -> dict[str, pd.Series]:
     """True continuations (``human``) and disjoint human text (``others``) in the model's tokens, by document.
 
     Of ``pocket_prose`` the latter is what the speaker said next: the tokens after the true continuation. For a
-    task whose documents end there it is the true continuation of documents that were not decoded.
+    task whose documents end there it is the true continuation of documents that were not decoded. ``model`` may be a
+    tokenizer in place of a name.
 
     Raises:
         UserError: a document that is not in the task's file.
@@ -86,10 +87,11 @@ def people(model: str, task: str, ids: Sequence[str], data=None) -> dict[str, pd
     }
 
 
-def _encode(model: str, strings: Sequence[str], start: int, stop: int) -> list[np.ndarray]:
+def _encode(model, strings: Sequence[str], start: int, stop: int) -> list[np.ndarray]:
     if not strings:
         return []
-    ids = tokenizer(model)(list(strings), add_special_tokens=False, verbose=False)["input_ids"]
+    words = tokenizer(model) if isinstance(model, str) else model
+    ids = words(list(strings), add_special_tokens=False, verbose=False)["input_ids"]
     return [np.asarray(x[start:stop], dtype=np.int64) for x in ids]
 
 

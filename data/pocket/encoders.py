@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from jot.models import PACKAGED, home
-from jot.runs.frames import runs, samples
+from jot.models import PACKAGED
+from jot.runs.frames import folder, runs, samples
 from jot.runs.parameters import NotebookError, closest
 from pocket.continuations import gather
 
@@ -65,8 +65,10 @@ def _reachable() -> bool:
     return True
 
 
-def features(name: str, sets: Mapping[str, Sequence[str]], device: str | None = None) -> dict[str, np.ndarray]:
-    """Features of every set of texts, (n, d) each; an empty one is left out.
+def features(
+    name: str, sets: Mapping[str, Sequence[str]], device: str | None = None, store: str | Path | None = None
+) -> dict[str, np.ndarray]:
+    """Features of every set of texts, (n, d) each, kept ones where the store has them; an empty set is left out.
 
     Raises:
         NotebookError: the encoder is not installed or cannot be fetched.
@@ -75,7 +77,7 @@ def features(name: str, sets: Mapping[str, Sequence[str]], device: str | None = 
     if name == "ngram":
         rows = _ngrams(flat)
     else:
-        rows = kept(name, flat)
+        rows = kept(name, flat, store)
         if rows is None:
             rows = encode(name, flat, device)
     at = {text: i for i, text in enumerate(flat)}
@@ -152,34 +154,34 @@ def hashed(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
 
-def file(name: str) -> Path:
-    return home() / "data" / "records" / "features" / f"{name}.npz"
+def file(name: str, store: str | Path | None = None) -> Path:
+    return folder(store) / "features" / f"{name}.npz"
 
 
-def kept(name: str, strings: Sequence[str]) -> np.ndarray | None:
+def kept(name: str, strings: Sequence[str], store: str | Path | None = None) -> np.ndarray | None:
     """The kept features of the texts, or None where one of them has none."""
-    if not file(name).is_file():
+    if not file(name, store).is_file():
         return None
-    stored = np.load(file(name))
+    stored = np.load(file(name, store))
     at = pd.Index(stored["text"]).get_indexer([hashed(text) for text in strings])
     if (at < 0).any():
         return None
     return stored["mean"] + (stored["codes"][at] * stored["scale"]) @ stored["axes"].T.astype(np.float64)
 
 
-def unknown(name: str, strings: Sequence[str]) -> list[str]:
+def unknown(name: str, strings: Sequence[str], store: str | Path | None = None) -> list[str]:
     """Those of the texts, each once, that have no kept features."""
-    path = file(name)
+    path = file(name, store)
     known = set(np.load(path)["text"].tolist()) if path.is_file() else set()
     return [text for text in dict.fromkeys(strings) if hashed(text) not in known]
 
 
-def keep(name: str, rows: Mapping[str, np.ndarray]) -> Path:
+def keep(name: str, rows: Mapping[str, np.ndarray], store: str | Path | None = None) -> Path:
     """Write features by text: the leading components of unit-length features, rounded to int8, and their axes.
 
     Where some are kept already, others join them on the same axes: no feature that was kept changes.
     """
-    path = file(name)
+    path = file(name, store)
     hashes = np.array([hashed(text) for text in rows])
     unit = np.stack([row / np.linalg.norm(row) for row in rows.values()]).astype(np.float64)
     if path.is_file():

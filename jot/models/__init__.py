@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from jot.errors import UserError, closest, home
-from jot.models import dream, llada
+from jot.models import dream, llada, smol
 from jot.models.base import DiffusionModel
 from jot.models.checks import AGAIN, UNUSED, check_fields, check_heads, check_unread, with_rope
 from jot.models.dream import DreamConfig, DreamModel
@@ -32,7 +32,8 @@ for _config, _model, _ in FAMILIES.values():
 
 def locate(name: str, revision: str | None = None) -> tuple[Path, str | None]:
     """Folder of a checkpoint and, for a hub id, the commit it was resolved to."""
-    folder = home() / "data" / "models" / name if name in PACKAGED else Path(os.path.expanduser(name))
+    folder = smol.checkpoint() if name == smol.NAME else Path(os.path.expanduser(name))
+    folder = home() / "data" / "models" / name if name in PACKAGED else folder
     if folder.is_dir():
         if revision is not None:
             raise UserError(f"{name!r} is a local folder, which has no revisions; leave revision out")
@@ -46,7 +47,7 @@ def locate(name: str, revision: str | None = None) -> tuple[Path, str | None]:
             f"the packaged weights of {name!r} are missing: check out data/models, or set JOT_HOME to the checkout"
         )
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        hint = closest(name, PACKAGED + PUBLISHED, "beside local folders and hub ids, known")
+        hint = closest(name, (*PACKAGED, smol.NAME, *PUBLISHED), "beside local folders and hub ids, known")
         raise UserError(f"unknown model {name!r}{hint}")
     from huggingface_hub import snapshot_download
 
@@ -182,10 +183,11 @@ def load(
     """A model ready to decode, with its tokenizer attached as ``model.tokenizer``.
 
     Args:
-        name: "pocket-llada", "pocket-dream", a local folder, or a hub id.
+        name: "pocket-llada", "pocket-dream", "smol-dream", a local folder, or a hub id.
         revision: commit, tag or branch of the hub repository; pin it for a reproducible run.
         device: defaults to CUDA where there is one.
-        dtype: defaults to float32 below 100 M parameters and bfloat16 above.
+        dtype: defaults to float32 below 100 M parameters and bfloat16 above; below 1 G also float32 on a CPU that lacks
+            instructions for bfloat16.
 
     Raises:
         UserError: a device that is not usable, nothing there, a damaged file, missing or extra tensors, a wrong mask
@@ -198,7 +200,9 @@ def load(
     model_class = FAMILIES[config.model_type][1]
     with torch.device("meta"):
         model = model_class(config)
-    small = sum(p.numel() for p in model.parameters()) < 100_000_000
+    has = [getattr(torch.cpu, f"_is_{name}_supported", bool)() for name in ("avx512_bf16", "amx_tile")]
+    narrow = device.type != "cpu" or any(has)  # multiplies bfloat16 at least as fast
+    small = sum(p.numel() for p in model.parameters()) < (100_000_000 if narrow else 1_000_000_000)
     dtype = dtype or (torch.float32 if small else torch.bfloat16)
     tokenizer = _tokenizer(folder, config.model_type)
     _check_ids(config, model.head.shape[0], tokenizer, folder)

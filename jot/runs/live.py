@@ -62,8 +62,8 @@ def cells(name: str, p: SimpleNamespace) -> Iterator[grid.Point]:
 
 
 def gpu_hours(points: Iterable[grid.Point], limit: int | None) -> float:
-    """H100 hours of the full-size cells at full decoding's steps, an upper bound; packaged models count 0."""
-    large = [point.task for point in points if not point.model.startswith("pocket-")]
+    """H100 hours of the full-size cells at full decoding's steps, an upper bound; small models count 0."""
+    large = [point.task for point in points if not point.model.startswith(("pocket-", "smol-"))]
     documents = [min(limit or math.inf, DOCUMENTS.get(task, 1000)) for task in large]
     return sum(n * TASKS[task].length for n, task in zip(documents, large, strict=True)) * SECONDS_PER_FORWARD / 3600
 

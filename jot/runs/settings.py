@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jot.errors import UserError, closest, kinds
-from jot.models import FAMILIES, locate, read_config
+from jot.models import FAMILIES, locate, read_config, smol
 from jot.models.base import DiffusionModel
 from jot.records import on, plain
 from jot.sampler.config import DecodeConfig, check_rule
@@ -55,6 +55,8 @@ REFUSED = {
 def model_class(name: str | os.PathLike) -> type[DiffusionModel] | None:
     """The class of a checkpoint, read from its configuration alone; None for one that is still on the hub."""
     name = os.fspath(name)
+    if name == smol.NAME:  # so that a grid is read, and a plan checked, without its weights
+        return FAMILIES["Dream"][1]
     if "/" in name and not Path(os.path.expanduser(name)).is_dir() and name.count("/") == 1 and name[0] not in "./~":
         return next((model for _, model, _ in FAMILIES.values() if model.family in name.lower()), None)
     return FAMILIES[read_config(locate(name)[0]).model_type][1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
 from functools import lru_cache
 
 from lm_eval.tasks import TaskManager
@@ -19,10 +18,6 @@ from jot.tasks.functions import quiet
 env.from_string = lru_cache(64)(env.from_string)  # lm-eval compiles a task's template anew for every document
 
 
-def _hash(ids: Sequence[int]) -> str:
-    return hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()[:16]
-
-
 class Bench:
     """A split of an lm-eval task with its prompts for one model."""
 
@@ -35,7 +30,7 @@ class Bench:
         self.texts = {doc_id: self._prompt(model, task, doc) for doc_id, doc in self.docs.items()}
         ids = text.encode(model, list(self.texts.values()))
         self.prompts = {doc_id: prompt[: task.prompt_tokens] for doc_id, prompt in zip(self.docs, ids, strict=True)}
-        self.hashes = {doc_id: _hash(prompt) for doc_id, prompt in self.prompts.items()}
+        self.hashes = {doc_id: text.hashed(prompt) for doc_id, prompt in self.prompts.items()}
         self.prompt_hash = hashlib.sha256("".join(self.hashes.values()).encode()).hexdigest()[:16]
         self.name, self.metric = task.name, task.metric
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -48,6 +49,11 @@ def encode(model: DiffusionModel, texts: Sequence[str]) -> list[list[int]]:
     for text in texts:
         check_text(text)
     return model.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def hashed(ids: Sequence[int]) -> str:
+    """The hash of a prompt that a record keeps."""
+    return hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()[:16]
 
 
 def ends(model: DiffusionModel) -> set[int]:

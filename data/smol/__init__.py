@@ -1,0 +1,1 @@
+"""`smol-dream`: conversion of a Llama, its adapter, the texts it is trained on, and the training."""
