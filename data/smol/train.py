@@ -344,7 +344,7 @@ def train(weights: Path, work: Path, out: Path, recipe: Recipe, device: str = "c
     factors = {name: (a[:, :rank].contiguous(), b[:rank].contiguous()) for name, (a, b) in widest.items()}
     factors_loop(run, base, factors, bits, recipe)
     after = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    written("adapter.safetensors", factors, after, bits)
+    run.note("dev adapter", round(written("adapter.safetensors", factors, after, bits), 4))
     run.note("done", round(time.perf_counter() - run.begun))
     model.tokenizer = tokenizer
     with torch.compiler.set_stance("force_eager"):
