@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     # What several commands take.
-    model, rule, weights, consent, documents, grids = (argparse.ArgumentParser(add_help=False) for _ in range(6))
+    model, rule, weights, consent, documents, data, grids = (argparse.ArgumentParser(add_help=False) for _ in range(7))
     model.add_argument(
         "--model", required=True, help="pocket-llada, pocket-dream, smol-dream, a local folder, or a hub id"
     )
@@ -60,12 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     documents.add_argument("--task", required=True, help="see `jot tasks`")
     documents.add_argument("--limit", type=int, help="only the first so many documents of a fixed permutation")
     documents.add_argument("--slots", type=int, default=16, help="rows of the batch (default 16; 1 for timings)")
-    documents.add_argument("--data", help="local folder with the benchmark's files, in place of the hub")
+    data.add_argument("--data", help="local folder with the benchmarks' files, in place of the hub")
     grids.add_argument("grids", nargs="+", metavar="GRID", help="YAML files, as in notebooks/grids")
     grids.add_argument("--store", default="results/records", help="folder of the records (default %(default)s)")
 
     evaluate = commands.add_parser(
-        "evaluate", parents=[model, rule, documents, weights, consent],
+        "evaluate", parents=[model, rule, documents, data, weights, consent],
         help="decode and score a task, recorded and resumable",
     )  # fmt: skip
     evaluate.add_argument("--split", help="default: the task's first")
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.set_defaults(run=_evaluate)
 
     calibrate = commands.add_parser(
-        "calibrate", parents=[model, documents, weights, consent],
+        "calibrate", parents=[model, documents, data, weights, consent],
         help="certify a threshold: its risk is bounded, with a chance you name",
     )  # fmt: skip
     calibrate.add_argument("--epsilon", type=float, default=0.03, help="risk that may not be exceeded (default 0.03)")
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     listed.set_defaults(run=_cells)
 
     grid = commands.add_parser(
-        "run", parents=[grids, weights, consent],
+        "run", parents=[grids, data, weights, consent],
         help="decode the cells of parameter grids and run their notebooks, resumably",
     )  # fmt: skip
     grid.add_argument("--workers", type=int, default=1, help="processes; they share the GPUs (default 1)")
@@ -305,8 +305,8 @@ def _run(options: argparse.Namespace) -> int:
         points = [dataclasses.replace(p, limit=min(p.limit or options.limit, options.limit)) for p in points]
     writable(options.store)
     rows = run(points, options.store, notebooks=grid.notebooks, workers=options.workers,
-               device=distributed.device(options.device), slots=options.slots, seconds=options.seconds,
-               say=lambda line: print(line, flush=True))  # fmt: skip
+               device=distributed.device(options.device), slots=options.slots, data=options.data,
+               seconds=options.seconds, say=lambda line: print(line, flush=True))  # fmt: skip
     failed, cells = sum(bool(row["error"]) for row in rows), sum(not row["notebook"] for row in rows)
     left = len(points) + len(grid.notebooks) - len(rows)
     if distributed.first():

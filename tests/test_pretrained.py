@@ -115,6 +115,18 @@ def test_the_grid_is_the_plans():
     assert settings.model_class("smol-dream").family == "dream"
 
 
+def test_the_grid_of_the_real_benchmarks_is_the_plans():
+    points = grid.read(GRID.with_name("smol_benchmarks.yaml"))
+    rows = pd.DataFrame([{**vars(point), **point.resolved()} for point in points])
+    plain = rows[(rows["settings"].map(len) == 0) & (rows["seed"] == 0)]
+    assert plain.groupby("task")["method"].agg(set).tolist() == 4 * [{"full", "jot", "prophet", "klass", "fastdllm"}]
+    assert plain.groupby("task")["length"].agg(set).to_dict() == {
+        "gsm8k": {256}, "hellaswag": {5}, "humaneval": {512}, "mmlu": {3}
+    }  # fmt: skip
+    assert set(plain["limit"].fillna(0)) == {0, 2000} and rows["trace"].all() and set(rows["store"]) == {"smol"}
+    assert set(rows.loc[rows["seed"] == 1, "task"]) == set(plain["task"]) and len(rows) == 4 * 6 + 2
+
+
 @pytest.fixture(scope="module")
 def decoded(tmp_path_factory):
     """Three passages of the task, decoded by a tiny network of that name, and the network that it was made from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import multiprocessing
 import os
 import shlex
@@ -242,6 +243,17 @@ def test_code_is_run_only_with_consent(model, tmp_path, capsys, monkeypatch) -> 
     assert calls == [("pocket_mmlu", True), ("humaneval", True)]
     run.run(grid.read(path), tmp_path / "store", device="cpu", say=lambda _: None)
     assert calls[2:] == [("pocket_mmlu", False), ("humaneval", False)]
+
+
+def test_documents_come_from_a_folder(model, tmp_path) -> None:
+    row = {"question": "2 + 2?", "answer": "#### 4", "id": "gsm8k/test/0"}
+    (tmp_path / "gsm8k_test.jsonl").write_text(json.dumps(row))
+    path = tmp_path / "grid.yaml"
+    path.write_text(f"cells: [{{models: '{model}', tasks: gsm8k, method: full, set: {{length: 4}}}}]")
+    for workers in "12":
+        store = tmp_path / workers
+        assert cli.main(command(path, store, "--data", str(tmp_path), "--workers", workers)) == 0
+        assert [recorded.n for recorded in load_store(store).values()] == [1]
 
 
 def test_the_summary_is_whole_or_not_there(tmp_path, monkeypatch) -> None:

@@ -57,7 +57,7 @@ def _attempt(row: dict) -> Iterator[None]:
     row["seconds"] = round(time.perf_counter() - begun, 1)
 
 
-def decode(point: Point, store: Path, *, device: str | None, slots: int) -> dict:
+def decode(point: Point, store: Path, *, device: str | None, slots: int, data: str | os.PathLike | None = None) -> dict:
     """Decode what the store lacks of one cell; a row of the summary, whatever happens."""
     row = _row(point)
     with _attempt(row):
@@ -65,7 +65,7 @@ def decode(point: Point, store: Path, *, device: str | None, slots: int) -> dict
 
         summary = evaluate(
             _model(point.model, device, point.dtype), point.task, point.method, split=point.own_split,
-            limit=point.limit, store=store / point.store, seed=point.seed, slots=slots, trace=point.trace,
+            limit=point.limit, store=store / point.store, seed=point.seed, slots=slots, data=data, trace=point.trace,
             allow_code_execution=point.allow_code_execution, progress=False, **point.params,
         )  # fmt: skip
         row |= {name: getattr(summary, name) for name in ("cell", "n", "score", "speedup", "decoded")}
@@ -127,12 +127,14 @@ def _line(row: dict, done: int, total: int) -> str:
 
 def run(
     points: Sequence[Point], store: str | os.PathLike, *, notebooks: Sequence[NotebookPoint] = (), workers: int = 1,
-    device: str | None = None, slots: int = 16, seconds: float | None = None, say: Callable[[str], None] = print,
+    device: str | None = None, slots: int = 16, data: str | os.PathLike | None = None, seconds: float | None = None,
+    say: Callable[[str], None] = print,
 ) -> list[dict]:  # fmt: skip
     """Decode the cells of a grid into a store, in order, then run its notebooks; ``summary.csv`` gets a row a point.
 
     Args:
         workers: processes; each takes the next cell when it is free, and GPU number (worker modulo GPUs).
+        data: local folder of the benchmarks' files.
         seconds: begin no further point after so long; the rest is left for another run.
 
     Returns:
@@ -159,9 +161,9 @@ def run(
         for point in points:
             if not more():
                 break
-            keep(decode(point, store, device=device, slots=slots))
+            keep(decode(point, store, device=device, slots=slots, data=data))
     else:
-        _spread(points, keep, more, workers, device, store=store, slots=slots)
+        _spread(points, keep, more, workers, device, store=store, slots=slots, data=data)
     cells = [row["cell"] for row in rows]
     for notebook in notebooks if distributed.first() else ():
         if not more():
