@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
@@ -17,8 +18,9 @@ from scipy import stats as st
 
 from jot import stats
 from jot.errors import UserError
-from jot.paper import bound
+from jot.paper import bound, traces
 from jot.runs.parameters import NotebookError
+from jot.tasks import TASKS
 
 NAME = "07_flip_bound"
 SMALL = bound.mixture(4)
@@ -186,7 +188,7 @@ def test_exit_sets_are_what_plain_loops_give(model):
 def test_texts_of_the_packaged_tasks(model):
     from pocket import rows
 
-    from jot.tasks import TASKS, read_jsonl, split_file
+    from jot.tasks import read_jsonl, split_file
 
     assert true_text.WIDTHS == (rows.WIDTHS["compact"], rows.WIDTHS["long"])
     for task in ("pocket_gsm8k", "pocket_prose"):
@@ -215,7 +217,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(true_text, "SETS", {"pocket_gsm8k": (30.0,)})
 
 
-def test_measuring_from_the_command_line(tmp_path, capsys, quick):
+def test_measuring_from_the_command_line(tmp_path, capsys, monkeypatch, quick):
     """Both files, read back by model, task and limit; what is not there is left out, what is torn is refused."""
     folder, out = tiny.build(tmp_path / "pocket-dream", "dream"), tmp_path / "flip_bound"
     words = ["--models", str(folder), "--tasks", "pocket_gsm8k", "--documents", "2", "--device", "cpu"]
@@ -229,6 +231,13 @@ def test_measuring_from_the_command_line(tmp_path, capsys, quick):
     [(sets, about)] = space["together"]
     assert about["thresholds"] == list(true_text.SETS["pocket_gsm8k"]) and set(sets["tau"]) <= {0}
     assert sum(c["exits"] for c in about["counts"]) >= len(sets)
+    other = tmp_path / "other"  # sets alone, where a task has no thresholds of its own
+    monkeypatch.setitem(TASKS, "pocket_prose", dataclasses.replace(TASKS["pocket_prose"], length=6))
+    words = ["--models", str(folder), "--tasks", "pocket_prose", "--documents", "1", "--device", "cpu"]
+    chosen = ["--parts", "sets", "--taus", "1.5", "--dtype", "bfloat16", "--out", str(other)]
+    assert true_text.main([*words, *chosen]) == 0 and [x.name for x in other.iterdir()] == [true_text.JOINT]
+    [(_, about)] = traces.followed(other / true_text.JOINT, ["pocket-dream"], ["pocket_prose"])
+    assert (about["thresholds"], about["dtype"], len(about["counts"])) == ([1.5], "bfloat16", 1)
     fewer, meta = cells.run(NAME, until="load-text", store=str(tmp_path), limit=1)[0]["measured"][0]
     assert meta["documents"] == 1 and meta["positions"] == meta["held"][0] and set(fewer["document"]) <= {0}
     for other in ({"models": ["pocket-llada"]}, {"store": str(folder)}):

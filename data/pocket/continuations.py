@@ -77,7 +77,7 @@ def people(model, task: str, ids: Sequence[str], data=None) -> dict[str, pd.Seri
     if absent := [doc_id for doc_id in ids if doc_id not in docs]:
         raise UserError(f"document {absent[0]!r} of {task} is not in its file; give the data that was decoded")
     if task == "pocket_prose":
-        whole = _encode(model, [_spoken(docs[doc_id]) for doc_id in ids], start, stop + spec.length)
+        whole = _encode(model, [spoken(docs[doc_id]) for doc_id in ids], start, stop + spec.length)
         cut = {"human": slice(spec.length), "others": slice(spec.length, None)}
         return {name: pd.Series([x[at] for x in whole], ids, dtype=object) for name, at in cut.items()}
     rest = [doc_id for doc_id in take(list(docs)) if doc_id not in set(ids)][: len(ids)]
@@ -95,7 +95,7 @@ def _encode(model, strings: Sequence[str], start: int, stop: int) -> list[np.nda
     return [np.asarray(x[start:stop], dtype=np.int64) for x in ids]
 
 
-def _spoken(doc: Mapping) -> str:
+def spoken(doc: Mapping) -> str:
     """The speech from the start of a passage on, as far as two continuations reach (a token has 3 to 4 letters)."""
     text = next(a["text"] for a in addresses() if (a["year"], a["president"]) == (doc["year"], doc["president"]))
     place = text.index(doc["text"])

@@ -12,7 +12,8 @@ position of the document's random order is revealed. After a commit the rest is 
 of the set stay masked, carry their true tokens, or carry the committed leaders.
 
 ``PYTHONPATH=data python -m pocket.true_text --out data/records/flip_bound`` measures the packaged pair and writes one
-Parquet file of each kind (minutes on a GPU, hours on two cores); notebook 07 reads them.
+Parquet file of each kind (minutes on a GPU, hours on two cores); notebook 07 reads them. ``--models smol-dream --tasks
+pocket_prose`` takes the pretrained network on real text, by its own tokens.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ from jot.errors import UserError
 from jot.records import take
 from jot.tasks import TASKS, read_jsonl, split_file
 from jot.tasks.text import encode, render
+from pocket.continuations import spoken
 from pocket.prompts import prompt_text, response_text
 
 SINGLE, JOINT = "true_text.parquet", "joint.parquet"
 SPLITS = {"pocket_gsm8k": "dev", "pocket_prose": "test"}
 DOCUMENTS = {"pocket_gsm8k": 1000, "pocket_prose": 60}  # of each model, where none is named
 SETS = {"pocket_gsm8k": (3.0, 10.0, 30.0, 90.0)}  # thresholds of the exit sets, and the tasks they are followed on
+PARTS = ("single", "sets")
 MODELS = ("pocket-dream", "pocket-llada")
 THRESHOLDS = (1.5, 3.0, 10.0, 30.0, 90.0, 300.0)
 HELD = 0.25
@@ -70,7 +73,7 @@ def texts(model, task: str, documents: int | None = None, seed: int = 0) -> tupl
     """The first documents of the split's fixed order on the canvas they were trained on, and how many did not fit.
 
     Answers are filled with EOS up to the narrowest of ``WIDTHS`` that takes them; passages of prose are 64 given
-    tokens and 128 masked ones.
+    tokens and 128 masked ones, of the speech beyond the passage where a tokenizer needs fewer tokens for it.
     """
     spec = TASKS[task]
     docs = {doc["id"]: doc for doc in read_jsonl(split_file(spec, SPLITS[task], None)[1])}
@@ -86,6 +89,8 @@ def texts(model, task: str, documents: int | None = None, seed: int = 0) -> tupl
             response = response + [model.eos_id] * (width - len(prompt) - len(response))
         else:
             ids = encode(model, [asked])[0]
+            if len(ids) < spec.prompt_tokens + spec.length:  # in the tokens of others a passage is shorter
+                ids = encode(model, [spoken(doc)])[0]
             prompt, response = ids[: spec.prompt_tokens], ids[spec.prompt_tokens :][: spec.length]
             width = len(prompt) + len(response) if len(response) == spec.length else 0
         if not width:
@@ -327,14 +332,17 @@ def measure(model, task: str, documents: int | None = None, seed: int = 0) -> tu
     return frame, meta | {"seconds": round(time.perf_counter() - begun, 1)}
 
 
-def measure_sets(model, task: str, documents: int | None = None, seed: int = 0) -> tuple[pd.DataFrame, dict]:
+def measure_sets(
+    model, task: str, documents: int | None = None, seed: int = 0, taus: Sequence[float] | None = None
+) -> tuple[pd.DataFrame, dict]:
     """``together`` at each threshold over the first documents of a task, and what was measured."""
+    taus = SETS[task] if taus is None else taus
     found, meta = _begin(model, task, documents, seed)
     begun = time.perf_counter()
-    done = [together(model, found, tau, BATCH.get(model.device.type, 16)) for tau in SETS[task]]
+    done = [together(model, found, tau, BATCH.get(model.device.type, 16)) for tau in taus]
     frame = pd.concat([part.assign(tau=i) for i, (part, _) in enumerate(done)], ignore_index=True)
     frame = frame.astype(SET_INTEGERS | {"margin": "float32"})[[*SET_INTEGERS, "margin"]]
-    meta |= {"thresholds": list(SETS[task]), "counts": [counts for _, counts in done]}
+    meta |= {"thresholds": list(taus), "counts": [counts for _, counts in done]}
     return frame, meta | {"seconds": round(time.perf_counter() - begun, 1)}
 
 
@@ -366,9 +374,13 @@ def write(measured: Measured, folder: str | Path, name: str) -> Path:
 
 def record(
     folder: str | Path, models: Iterable[str], tasks: Iterable[str], documents: int | None = None, seed: int = 0,
-    device: str | None = None, dtype: str | None = "float32",
+    device: str | None = None, dtype: str | None = "float32", parts: Sequence[str] = PARTS,
+    taus: Sequence[float] | None = None,
 ) -> Iterator[str]:  # fmt: skip
-    """Measure models on tasks with the weights, here and now, into both files; yields a line for each part."""
+    """Measure models on tasks with the weights, here and now, into a file of each part; yields a line for each.
+
+    Exit sets are followed at ``taus``, by default at those of ``SETS``, where a task has any.
+    """
     import jot
 
     single: Measured = []
@@ -377,10 +389,11 @@ def record(
         model = jot.load(name, device=device, dtype=dtype)
         for task in (task for task in tasks if task in SPLITS):
             n = documents or DOCUMENTS[task]
-            single.append(measure(model, task, n, seed))
-            yield f"{write(single, folder, SINGLE)} {name} {task} {single[-1][1]['seconds']} s"
-            if task in SETS:
-                joint.append(measure_sets(model, task, n, seed))
+            if "single" in parts:
+                single.append(measure(model, task, n, seed))
+                yield f"{write(single, folder, SINGLE)} {name} {task} {single[-1][1]['seconds']} s"
+            if "sets" in parts and (bars := SETS.get(task, ()) if taus is None else taus):
+                joint.append(measure_sets(model, task, n, seed, bars))
                 yield f"{write(joint, folder, JOINT)} {name} {task} {joint[-1][1]['seconds']} s"
 
 
@@ -392,8 +405,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--documents", type=int, help="of each task; by default 1000 of gsm8k and 60 of prose")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS, help="which of the two files")
+    parser.add_argument("--taus", nargs="+", type=float, help="thresholds of exit sets, on every task")
     o = parser.parse_args(arguments)
-    for line in record(o.out, o.models, o.tasks, o.documents, o.seed, o.device):
+    for line in record(o.out, o.models, o.tasks, o.documents, o.seed, o.device, o.dtype, o.parts, o.taus):
         print(line, flush=True)
     return 0
 
