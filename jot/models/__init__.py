@@ -21,7 +21,7 @@ from jot.models.dream import DreamConfig, DreamModel
 from jot.models.llada import LLaDAConfig, LLaDAModelLM
 
 FAMILIES = {"llada": (LLaDAConfig, LLaDAModelLM, llada.SUPPORTED), "Dream": (DreamConfig, DreamModel, dream.SUPPORTED)}
-PACKAGED = ("pocket-llada", "pocket-dream")
+PACKAGED = ("pocket-llada", "pocket-dream", "pocket-long-llada", "pocket-long-dream")
 FETCHED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 PUBLISHED = ("GSAI-ML/LLaDA-8B-Instruct", "Dream-org/Dream-v0-Instruct-7B")
 HASHED_WHOLE = 1 << 30  # bytes

@@ -552,8 +552,11 @@ def given(answers: Mapping[str, Judged]) -> pd.DataFrame:
     return rows.assign(status=[word for word, _ in answers.values()], detail=[detail for _, detail in answers.values()])
 
 
-def table(frame: pd.DataFrame) -> show.Table:
-    """The frame of ``judge``: claim, criterion as planned, what came out."""
+BY = f"differences of scores in points with {show.TANGO}, speedups with 95 % bootstrap intervals, shares with Wilson's"
+
+
+def table(frame: pd.DataFrame, tier: str = show.tier(DREAM), by: str = BY) -> show.Table:
+    """The frame of ``judge``: claim, criterion as planned, what came out; whose runs, and what their intervals are."""
     sighted, settled = exceptions(list(frame["id"]))
     valued = list(frame["id"][frame["section"] == NOT_BLIND])
     reasons = {
@@ -575,8 +578,7 @@ def table(frame: pd.DataFrame) -> show.Table:
         }
     )
     caption = (
-        f"Phenomena of the plan, {fixed}; embedded tier, 5 M parameters. Exploratory: differences of scores in points "
-        f"with {show.TANGO}, speedups with 95 % bootstrap intervals, shares with Wilson's. Seen or not seen at this "
-        "scale only; undecided: neither criterion is met, or both; not shown: a run is not recorded."
+        f"Phenomena of the plan, {fixed}; {tier}. Exploratory: {by}. Seen or not seen at this scale only; "
+        "undecided: neither criterion is met, or both; not shown: a run is not recorded."
     )
     return show.table(shown, caption)

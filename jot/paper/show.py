@@ -169,7 +169,8 @@ def points(row: Mapping, prefix: str = "") -> str:
 def tier(model: str) -> str:
     """Which tier of evidence a model belongs to; every caption says so."""
     size = re.search(r"-(\d+)m$", model)
-    return f"embedded tier, {size[1] if size else 5} M parameters" if model.startswith("pocket-") else "full-size tier"
+    millions = "1.2" if model.startswith("pocket-long-") else size[1] if size else "5"
+    return f"embedded tier, {millions} M parameters" if model.startswith("pocket-") else "full-size tier"
 
 
 def tiers(models: Iterable[str]) -> str:
