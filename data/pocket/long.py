@@ -37,13 +37,14 @@ class LongRecipe(Recipe):
     """What decides a training run of the long pair; the fields of the pocket tasks' mix are of no use here."""
 
     WIDTHS: ClassVar[dict[str, int]] = {
-        "tiny": 96, "short": 424, "half": 848, "whole": 1696, "double": 3392
+        "tiny": 96, "few": 208, "short": 424, "half": 848, "whole": 1696, "double": 3392
     }  # fmt: skip
     ALL: ClassVar[tuple[str, ...]] = tuple(WIDTHS)
     batch_compact: int = 0
     batch_long: int = 0
     batch_choice: int = 0
     batch_tiny: int = 256  # two problems: that a line is answered by its own is learned here, and holds further
+    batch_few: int = 96  # three to five problems: from two to eight at once, a label keeps another one's work
     batch_short: int = 48
     batch_half: int = 16
     batch_whole: int = 6
