@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from jot.sampler.kernels import slices
+from jot.sampler.kernels import fusable, fused_cut, slices
 from jot.sampler.schedules import count, highest
 from jot.sampler.step import Proposal, Step
 
@@ -103,10 +103,15 @@ RANKINGS: dict[str, Callable[[Tensor, Tensor], Tensor] | None] = {
 
 def nucleus(logits: Tensor, top_p: float) -> Tensor:
     """``logits`` with every token behind the one that makes the cumulative probability cross ``top_p`` removed."""
-    probs = logits.softmax(-1)
-    peak, at = probs.max(-1)
-    kept = torch.full_like(logits, -torch.inf).scatter(-1, at[:, None], logits.gather(-1, at[:, None]))
-    wide = (peak <= top_p).nonzero()[:, 0]  # the top token alone does not cross: sort these rows only
+    if fusable(logits) and logits.dtype == torch.float32 and top_p < 1:
+        cut = fused_cut(logits, top_p)[:, None]
+        kept = logits.masked_fill(logits < cut, -torch.inf)
+        wide = ((logits == cut).sum(-1) > 1).nonzero()[:, 0]  # of equal logits perhaps not all are in it
+    else:
+        probs = logits.softmax(-1)
+        peak, at = probs.max(-1)
+        kept = torch.full_like(logits, -torch.inf).scatter(-1, at[:, None], logits.gather(-1, at[:, None]))
+        wide = (peak <= top_p).nonzero()[:, 0]  # the top token alone does not cross: sort these rows only
     if len(wide):
         value, order = logits[wide].sort(stable=True, dim=-1, descending=True)
         cumulative = value.softmax(-1).cumsum(-1)
