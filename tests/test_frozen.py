@@ -1,12 +1,13 @@
 """No digit is lost: the tables that the notebooks printed before they were written anew, demanded row by row.
 
-``frozen/tables.json`` holds them by notebook, table and row. What differs on purpose is retired line by line in
+``frozen/tables.json.gz`` holds them by notebook, table and row. What differs on purpose is retired line by line in
 ``frozen/retired.csv``, with its reason; there ``*`` stands for anything.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import re
 from collections import Counter
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FROZEN = json.loads((ROOT / "tests" / "frozen" / "tables.json").read_text(encoding="utf-8"))
+FROZEN = json.loads(gzip.decompress((ROOT / "tests" / "frozen" / "tables.json.gz").read_bytes()))
 NUMBER = re.compile(r"[-+\u2212]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 

@@ -4,7 +4,9 @@ that are written out here; the plan's criteria in both directions; parts of a st
 from __future__ import annotations
 
 import itertools
+import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -64,10 +66,16 @@ def documents(length: int, split: str = "test") -> list[dict]:
     return list(itertools.islice(tasks.read_jsonl(tasks.split_file(task, split, None)[1]), N[length]))
 
 
+def begins(doc: dict, place: int, missed: bool) -> str | None:
+    """The number that a line begins with: its own, another problem's, none of the sheet's, or there is no line."""
+    firsts = re.findall(r"has (\d+)", doc["question"])
+    return (firsts[place], firsts[place - 1], "0", None)[place % 4 if missed else 0]
+
+
 def run(point: Point, wrong: Wrong, steps: Callable[[int], int], dtype: str = "bfloat16") -> tuple:
     """A run: where its answers are wrong, by another number or by none, and the forwards of each worksheet."""
     docs, length = documents(int(point.task.rsplit("_", 1)[1]), point.split), tasks.get(point.task).length
-    given, score = [], []
+    given, score, texts = [], [], []
     for i, doc in enumerate(docs):
         finals = doc["finals"]
         bad = [wrong(i, place, len(finals)) for place in range(len(finals))]
@@ -75,9 +83,11 @@ def run(point: Point, wrong: Wrong, steps: Callable[[int], int], dtype: str = "b
             " ".join(("-", "1" + f)[k % 2] if no else f for k, (f, no) in enumerate(zip(finals, bad, strict=True)))
         )
         score.append(1 - sum(bad) / len(bad))
+        begun = [begins(doc, place, no) for place, no in enumerate(bad)]
+        texts.append("".join(f"{place}: {number} + 1 = 2.\n" for place, number in enumerate(begun, 1) if number))
     taken = [steps(i) for i in range(len(docs))]
     rows = pd.DataFrame({
-        "doc_id": [doc["id"] for doc in docs], "prompt_hash": "p", "prompt_tokens": 50, "text": "x", "answer": given,
+        "doc_id": [doc["id"] for doc in docs], "prompt_hash": "p", "prompt_tokens": 50, "text": texts, "answer": given,
         "score": score, "configured_steps": length, "steps": taken, "forwards_full": taken, "forwards_suffix": 0,
         "forwards_block": 0, "seconds": 0.01, "slots": 1, "empty": False, "generated": [[1]] * len(docs),
         "tokens_non_eos": [length * 3 // 4 + i for i in range(len(docs))],
@@ -145,6 +155,22 @@ def page(quick, tmp_path):
         return cells.run(NOTEBOOK, store=str(place), out=str(tmp_path), **parameters)
 
     return page
+
+
+def test_how_problems_are_missed(shown, records):
+    ways = shown[0]["ways"]
+    for point in (at(MODELS[0], 256, "full"), at(MODELS[1], 2048)):
+        docs = {doc["id"]: doc for doc in documents(int(point.task.rsplit("_", 1)[1]))}
+        expected = Counter()
+        for row, right in sheets(records, point):
+            doc = docs[row.name]
+            firsts = re.findall(r"has (\d+)", doc["question"])
+            for place in (place for place, good in enumerate(right) if not good):
+                number = begins(doc, place, True)
+                own = number == firsts[place]
+                expected["No line" if not number else "Its own work" if own else "Another's work" if number in firsts
+                         else "Neither"] += 1  # fmt: skip
+        assert len(expected) == 4 and ways.loc[drawn(point)[0]].sum().to_dict() == expected
 
 
 # --- the same by other means --------------------------------------------------------------------------------

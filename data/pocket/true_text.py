@@ -366,9 +366,11 @@ def write(measured: Measured, folder: str | Path, name: str) -> Path:
     whole = pd.concat([frame.assign(part=np.uint8(i)) for i, (frame, _) in enumerate(measured)], ignore_index=True)
     for column in whole.columns.intersection(["margin", "end"]):
         whole[column] = whole[column].round(3)
+    order = [name for name in ("document", "position", "part", "tau", "first", "step") if name in whole]
+    whole = whole.sort_values(order, kind="stable", ignore_index=True)  # neighbors compress against each other
     table = pa.Table.from_pandas(whole, preserve_index=False)
     table = table.replace_schema_metadata({"flip_bound": json.dumps([meta for _, meta in measured], sort_keys=True)})
-    parquet.write_table(table, folder / name, compression="zstd", compression_level=19)
+    parquet.write_table(table, folder / name, compression="brotli", compression_level=11, use_dictionary=False)
     return folder / name
 
 
