@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jot
+from jot.sampler import proposals
 from jot.sampler.config import DecodeConfig
 from jot.sampler.kernels import top2
 from jot.sampler.output import EXITED, SCHEDULED
@@ -348,6 +349,26 @@ def test_nucleus_keeps_the_smallest_covering_set(seed, width, top_p):
         surely = order[: int(max(1, (before <= top_p - 1e-6).sum()))]
         mine = set(out.isfinite().nonzero()[:, 0].tolist())
         assert set(surely.tolist()) <= mine <= set(expect.tolist())
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 3.0]), st.floats(0.05, 0.999), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_nucleus_among_the_leaders_is_that_of_the_whole_row(seed, scale, top_p, ties):
+    logits = torch.randn(6, 40, generator=torch.Generator().manual_seed(seed)) * scale
+    logits = logits.round() if ties else logits
+    with pytest.MonkeyPatch.context() as patch:
+        whole = nucleus(logits, top_p)
+        patch.setattr(proposals, "MANY", 10)
+        patch.setattr(proposals, "LEADERS", 8)
+        few = nucleus(logits, top_p)
+    odd = whole != few
+    assert logits.double().softmax(-1).masked_fill(~odd, 0).sum(-1).max() < 1e-6 or _at_the_edge(logits, top_p)
+
+
+def _at_the_edge(logits, top_p):
+    """Whether some cumulative probability lies within rounding of ``top_p``."""
+    sums = logits.double().sort(dim=-1, descending=True).values.softmax(-1).cumsum(-1)
+    return bool(((sums - top_p).abs() < 1e-6).any())
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=30))

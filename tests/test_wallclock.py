@@ -452,7 +452,7 @@ def test_floors_count_the_published_parameters():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["step_cost", "cache_cost", "batch_throughput", "cpu_pocket"])
+@pytest.mark.parametrize("script", ["step_cost", "cache_cost", "batch_throughput", "cpu_pocket", "cpu_smol"])
 def test_scripts_run_dry(script, tmp_path, capfd):
     out = tmp_path / "rows.json"
     options = {
@@ -460,6 +460,7 @@ def test_scripts_run_dry(script, tmp_path, capfd):
         "cache_cost": ["--only", "dream", "hellaswag", "long1024"],
         "batch_throughput": ["--only", "llada", "--slots", "1", "4"],
         "cpu_pocket": ["--threads", "1", "--slots", "1"],
+        "cpu_smol": [],
     }
     words = [f"{script}.py", "--tiny", "--repeats", "1", "--out", str(out), *options[script]]
 

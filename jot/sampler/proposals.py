@@ -101,6 +101,21 @@ RANKINGS: dict[str, Callable[[Tensor, Tensor], Tensor] | None] = {
 # ---- proposals ---------------------------------------------------------------------------------------------
 
 
+MANY, LEADERS = 8192, 1024  # a vocabulary that is slow to sort, and the tokens of it that are tried first
+
+
+def _among_leaders(logits: Tensor, probs: Tensor, top_p: float, kept: Tensor, wide: Tensor) -> Tensor:
+    """Fill in those of the ``wide`` rows of ``kept`` whose nucleus ends among the ``LEADERS``; returns the others."""
+    value, token = logits[wide].topk(LEADERS, dim=-1)
+    out = probs[wide].gather(-1, token).cumsum(-1)[:, :-1] > top_p  # from the second on
+    last = (~out).sum(-1, keepdim=True)
+    equal = value.gather(-1, last.clamp(max=LEADERS - 2)) == value.gather(-1, last.clamp(max=LEADERS - 2) + 1)
+    done = out[:, -1] & ~equal[:, 0]  # of equal logits at the end the first counts, and topk does not say which
+    value[:, 1:][out] = -torch.inf
+    kept[wide[done]] = kept[wide[done]].scatter(-1, token[done], value[done])
+    return wide[~done]
+
+
 def nucleus(logits: Tensor, top_p: float) -> Tensor:
     """``logits`` with every token behind the one that makes the cumulative probability cross ``top_p`` removed."""
     if fusable(logits) and logits.dtype == torch.float32 and top_p < 1:
@@ -112,6 +127,8 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
         peak, at = probs.max(-1)
         kept = torch.full_like(logits, -torch.inf).scatter(-1, at[:, None], logits.gather(-1, at[:, None]))
         wide = (peak <= top_p).nonzero()[:, 0]  # the top token alone does not cross: sort these rows only
+        if len(wide) and logits.shape[-1] > MANY:
+            wide = _among_leaders(logits, probs, top_p, kept, wide)
     if len(wide):
         value, order = logits[wide].sort(stable=True, dim=-1, descending=True)
         cumulative = value.softmax(-1).cumsum(-1)
