@@ -335,7 +335,7 @@ def test_ngram_features_need_no_model():
 def test_kept_features_come_back_and_others_join_them(tmp_path, monkeypatch):
     made = rng.normal(size=(90, 3)) @ rng.normal(size=(3, 20)) + 1
     rows = {f"text {i}": x for i, x in enumerate(made)}
-    monkeypatch.setattr(encoders, "file", lambda name: tmp_path / f"{name}.npz")
+    monkeypatch.setattr(encoders, "file", lambda name, *_: tmp_path / f"{name}.npz")
     encoders.keep("minilm", {name: rows[name] for name in list(rows)[:80]})
     back = encoders.kept("minilm", ["text 7", "text 3"])
     want = np.stack([rows["text 7"], rows["text 3"]])
