@@ -466,7 +466,7 @@ for entries, ranking in ((9000, "entropy"), (300, "margin"), (70, "confidence"),
         assert torch.equal(mine.token[same], twin.token[same]), (entries, ranking, scale)
         for one, other in ((mine.rank, twin.rank), (mine.confidence, twin.confidence)):
             torch.testing.assert_close(one[same], other[same], rtol=1e-5, atol=1e-6)
-        triton, kernels.triton, cut = kernels.triton, None, kernels.fused_cut(x, 0.9)[:, None]
+        cut, triton, kernels.triton = kernels.fused_cut(x, 0.9)[:, None], kernels.triton, None
         odd = (proposals.nucleus(x, 0.9).isfinite() != (x >= cut)) & (x != cut)  # of equals only some may be in it
         kernels.triton = triton
         assert x.double().softmax(-1)[odd].sum() < 1e-4, (entries, scale)

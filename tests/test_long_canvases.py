@@ -7,7 +7,7 @@ import itertools
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import cells
@@ -19,11 +19,10 @@ from scipy import stats as st
 
 from jot import tasks
 from jot.errors import UserError
-from jot.models import FAMILIES
 from jot.paper import draw, show
 from jot.records import take
 from jot.records.pack import pack
-from jot.runs import grid, settings
+from jot.runs import grid
 from jot.runs.grid import Point
 from jot.runs.parameters import NotebookError
 
@@ -37,16 +36,6 @@ DUAL = {DREAM: {"cache": "dual", "block_length": 32, "temperature": 0.0, "rankin
 BAN = {"suppress_tokens": "358"}
 FULL, JOT, BANNED = "Full decoding", "JoT (default)", "JoT, end of text banned"
 Wrong = Callable[[int, int, int], bool]  # of the number of a worksheet, a place on it, and its problems
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_weights() -> Iterator[None]:
-    """The pair's family is in its names."""
-    real = settings.model_class
-    known = {model: next(c for _, c, _ in FAMILIES.values() if c.family in model) for model in MODELS}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "model_class", lambda name: known.get(str(name)) or real(name))
-        yield
 
 
 # --- made-up runs -------------------------------------------------------------------------------------------

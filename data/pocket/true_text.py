@@ -327,7 +327,7 @@ def measure(model, task: str, documents: int | None = None, seed: int = 0) -> tu
     for pick in picks(found, BATCH.get(model.device.type, 16)):
         frame = follow(model, [found[i] for i in pick])
         parts.append(frame.assign(document=np.array(pick)[frame["document"]].astype("uint16")))
-    frame = pd.concat(parts).sort_values(["document", "position", "first"], ignore_index=True)
+    frame = pd.concat(parts, ignore_index=True)
     meta |= {"positions": sum(meta["held"]), "reveals": sum(t.reveals for t in found), "thresholds": list(THRESHOLDS)}
     return frame, meta | {"seconds": round(time.perf_counter() - begun, 1)}
 
