@@ -18,7 +18,7 @@ from jot.records.pack import pack
 from jot.runs import grid
 
 STORE = home() / "data" / "records" / "smol"
-FULL, JOT, NEXT = "2ded36395f", "aa487b8c74", "b5ebba5e80"  # of gsm8k
+FULL, JOT, NEXT, FAST, OWN = "2ded36395f", "aa487b8c74", "b5ebba5e80", "e9dc55f147", "63381c9769"  # of gsm8k
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,27 @@ def test_benchmarks_by_hand(page):
     assert f"rho {spearmanr(share, tokens).statistic:.2f} [" in detail(space["real"], "real-beside")
     table = gave["benchmark-shown"][-1].frame.set_index(["Benchmark", "Rule"])
     assert table.loc[("GSM8K", "JoT, τ = 90"), "Accuracy, %"].startswith(f"{100 * jot['score'].mean():.1f}\n")
-    assert "HumanEval, any" in repr(gave["benchmark-shown"][-1]) and "HumanEval" not in table.index.levels[0]
+    assert (table.loc["HumanEval", "Accuracy, %"] == "0.0\n[0.0, 2.3]").all()
+    assert set(table.loc["GSM8K"].index) == {space["rule_of"](name) for _, name in space["asked"]}
+    assert table.loc[("GSM8K", "Fast-dLLM"), "Order"] == "confidence, greedy, blocks of 32, dual cache"
+
+
+def test_rules_against_each_other_by_hand(page):
+    space, gave = page
+    rows = pd.read_parquet(STORE / "smol-dream.gsm8k.test.parquet")
+    by = rows.set_index("doc_id").sort_index()
+    jot, rule, full, own = (by[by["cell"] == key] for key in (JOT, FAST, FULL, OWN))
+    shown = gave["rules-shown"][-1].frame.set_index(["Benchmark", "Rule"])
+    row = shown.loc[("GSM8K", "Fast-dLLM")]
+    assert row[space["STEPS"]].startswith(f"{rule['steps'].sum() / jot['steps'].sum():.3f}\n")
+    assert row["In its own order: documents"] == "500" == str(len(own))
+    said = [run["answer"].where(run["answer"].fillna("") != "", run["text"]) for run in (jot, full, rule, own)]
+    kept = [(a == b.reindex(a.index))[own.index].mean() for a, b in (said[:2], said[2:])]
+    assert row["Same answer, %"].startswith(f"{100 * kept[1]:.1f}\n")
+    assert row["Same answer, JoT minus it, points"].startswith(f"{100 * (kept[0] - kept[1]):+.1f}\n")
+    assert shown.loc[("MMLU", "Fast-dLLM"), "Same answer, %"] == "" and shown.loc[("MMLU", "Prophet"), "Same answer, %"]
+    points = shown.loc[("GSM8K", "Prophet"), "Same answer, JoT minus it, points"].replace("\n", " ")
+    assert f"GSM8K {points} points" == detail(space["real"], "real-prophet")
 
 
 def test_flips_by_hand(page):
@@ -129,10 +149,13 @@ def e(value: float, wide: float) -> stats.Estimate:
     ("covered", lambda s: set_moves(s, 90, "over", -1.0), "not seen"),
     ("falls", lambda s: set_moves(s, None, "rho", -0.5), "seen"),
     ("falls", lambda s: set_moves(s, None, "rho", 0.5), "not seen"),
+    ("fewer", lambda s: s, "undecided"),  # both of its halves are met
     ("fewer", lambda s: set_bench(s, "steps", 0.5), "seen"),
     ("fewer", lambda s: set_bench(s, "steps", 1.0), "not seen"),
     ("tail", lambda s: set_bench(s, "final", 1.0), "seen"),
     ("tail", lambda s: set_bench(s, "final", 0.5), "not seen"),
+    ("on_prophet", lambda s: set_agrees(s, "prophet", 0.0), "seen"),
+    ("on_prophet", lambda s: set_agrees(s, "prophet", 1.0), "not seen"),
 ])  # fmt: skip
 def test_each_criterion_can_fall_either_way(page, rule, change, expected):
     space = page[0]
@@ -161,16 +184,29 @@ def set_moves(space, tau, name, value):
 
 
 def set_bench(space, name, factor):
-    """As if HumanEval were recorded, and JoT took that share of the steps on all."""
+    """As if JoT took that share of the steps on all."""
     base = {"steps": "configured_steps", "final": "full_final"}[name]
-    parts = {(task, "jot"): space["bench"][task, "jot"] for task in ("gsm8k", "mmlu", "hellaswag")}
-    parts["humaneval", "jot"] = parts["gsm8k", "jot"]
+    parts = {(task, "jot"): space["bench"][task, "jot"] for task in space["BENCH"]}
     space["bench"] = space["bench"] | {key: x.assign(**{name: factor * x[base]}) for key, x in parts.items()}
 
 
+def set_agrees(space, name, value):
+    run = space["bench"]["gsm8k", name]
+    space["bench"] = space["bench"] | {("gsm8k", name): run.assign(agrees=value)}
+
+
 def test_what_is_not_recorded_is_not_shown(page):
-    status = pd.concat([page[0]["real"], page[0]["bounds"]]).set_index("id")["status"]
-    assert {name for name in status.index if status[name] == "not shown"} == {"real-speed", "real-tail", "real-prophet"}
+    space = page[0]
+    keep = space["bench"]
+    try:
+        space["bench"] = {key: x for key, x in keep.items() if key not in {("humaneval", "jot"), ("gsm8k", "prophet")}}
+        rules = {"real-speed": space["fewer"], "real-tail": space["tail"], "real-prophet": space["on_prophet"]}
+        lacking = space["judge"](rules).set_index("id").loc[list(rules)]
+    finally:
+        space["bench"] = keep
+    assert set(lacking["status"]) == {"not shown"} and "HumanEval" in lacking.loc["real-tail", "detail"]
+    status = pd.concat([space["real"], space["bounds"]]).set_index("id")["status"]
+    assert "not shown" not in set(status)
     plan = criteria.plan()
     assert set(status.index) == set(plan["id"][plan["section"].isin(
         ["Real benchmarks", "The bound and the dynamics of a pretrained network"])])  # fmt: skip
