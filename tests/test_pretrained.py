@@ -124,7 +124,7 @@ def test_the_grid_of_the_real_benchmarks_is_the_plans():
         "gsm8k": {256}, "hellaswag": {5}, "humaneval": {512}, "mmlu": {3}
     }  # fmt: skip
     assert set(plain["limit"].fillna(0)) == {0, 2000} and rows["trace"].all() and set(rows["store"]) == {"smol"}
-    assert set(rows.loc[rows["seed"] == 1, "task"]) == set(plain["task"]) and len(rows) == 4 * 6 + 2
+    assert set(rows.loc[rows["seed"] == 1, "task"]) == set(plain["task"]) and len(rows) == 4 * 6 + 2 * 2
 
 
 @pytest.fixture(scope="module")
