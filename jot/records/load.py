@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from jot.errors import UserError, home
+from jot.errors import UserError, home, unpacked
 from jot.records.cells import Cell, Recorded, natural
 from jot.records.lines import EXTRA, FIELDS, META, PACKED, SUMS, TRACE, are_totals, check, from_line, parse
 
@@ -261,8 +261,8 @@ def joined(rows: pd.DataFrame, words: Mapping[int, str]) -> list[str]:
 
 def words_of(model: str) -> tuple[dict[int, str], str]:
     """Each token of a packaged model as text, and the SHA-256 of its tokenizer; nothing where that is not there."""
-    file = home() / "data" / "models" / model / "tokenizer.json"
     try:
+        file = unpacked(home() / "data" / "models" / model / "tokenizer.json")
         return token_texts(file, file.stat().st_mtime_ns), digest(file, file.stat().st_mtime_ns)
     except Exception:  # a bare one for a damaged file
         return {}, ""
