@@ -186,13 +186,15 @@ def _entries(text: str) -> dict[str, dict]:
 
 
 def _entry(cell_id: str, entry: object, places: list) -> dict:
-    """Metadata of one cell of a manifest, with the place where it was decoded; a ValueError says what it lacks."""
+    """Metadata of one cell of a manifest, with the place where and how it was decoded; a ValueError says what it lacks."""
     try:
         check(entry, {"place": int})
         place = places[entry["place"]] if entry["place"] in range(len(places)) else None
         if not isinstance(place, dict):
             raise ValueError("no place")
         meta = {k: v for k, v in entry.items() if k != "place"} | place
+        if isinstance(meta.get("config"), dict) and "decode" in meta:
+            meta["config"] = meta["config"] | {"decode": meta.pop("decode")}
         check(meta, PACKED)
         lacks = {
             "no cell": meta["cell"] != cell_id, "no file": not _NAME.fullmatch(meta["file"]),
