@@ -30,6 +30,7 @@ $(COMPLETE): requirements.lock pyproject.toml
 	printf '%s\n' 'import warnings' 'c.IPKernelApp.log_level = 40  # no notice about TCP at each start' \
 		'warnings.filterwarnings("ignore", message="IProgress not found")' \
 		> $(VENV)/etc/ipython/ipython_kernel_config.py && \
+	$(VENV)/bin/python -c 'import pathlib, jot.errors as e; [e.unpacked(f.with_suffix("")) for f in pathlib.Path("data/models").glob("*/*.xz")]' && \
 	touch $@ && echo "Installed in $$SECONDS s, $$(du -sm $(VENV) | cut -f1) MB."
 
 paper figures report test: export HF_HUB_OFFLINE := 1

@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import difflib
 import functools
+import hashlib
 import math
 import numbers
 import operator
@@ -14,6 +15,7 @@ import os
 import re
 import reprlib
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -167,6 +169,35 @@ def local(name: str, path: str | os.PathLike, kind: str = "folder") -> Path:
 def home() -> Path:
     """The checkout that holds ``data/``: the package's parent folder, or ``$JOT_HOME``."""
     return Path(os.environ.get("JOT_HOME") or Path(__file__).resolve().parents[1])
+
+
+def cache() -> Path:
+    """Where this user's machine keeps what was made once."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jot"
+
+
+def unpacked(file: Path) -> Path:
+    """``file``, made first of the ``.xz`` beside it where it is not there or older; in `cache` if not in its folder."""
+    import lzma  # not in every build of Python
+
+    packed = file.with_name(f"{file.name}.xz")
+    if not packed.is_file() or file.is_file() and file.stat().st_mtime_ns >= packed.stat().st_mtime_ns:
+        return file
+    content = packed.read_bytes()
+    if not os.access(file.parent, os.W_OK):
+        file = cache() / hashlib.sha256(content).hexdigest()[:12] / file.name
+        if file.is_file():
+            return file
+        file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        content = lzma.decompress(content)
+    except lzma.LZMAError as error:
+        raise UserError(f"{packed} is cut short or damaged ({error}); check it out again") from error
+    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as made:
+        made.write(content)
+    os.chmod(made.name, 0o644)
+    os.replace(made.name, file)  # another process may have been first
+    return file
 
 
 def destination(name: str, path: str | os.PathLike, kind: str = "folder", example: str = "") -> Path:

@@ -131,6 +131,13 @@ def test_weights(monkeypatch, tmp_path: Path) -> None:
     assert llada.ok is False and "not the weights" in llada.found and "data/models/pocket-llada" in llada.advice
     assert dream.ok
     weights.unlink()
+    assert next(doctor.weights()).ok  # unpacked again
+    weights.unlink()
+    packed = weights.with_name("model.safetensors.xz")
+    packed.write_bytes(packed.read_bytes()[:-9])
+    llada = next(doctor.weights())
+    assert llada.ok is False and "cut short or damaged" in llada.found
+    packed.unlink()
     assert "missing" in next(doctor.weights()).found
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
-import gzip
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -411,7 +411,7 @@ def test_not_a_number_ends_the_run(models, monkeypatch):
 
 def test_pocket_samples(monkeypatch):
     """Real weights: the shipped pair, its defaults, on word problems."""
-    with gzip.open(home() / "data" / "tasks" / "pocket_gsm8k" / "dev.jsonl.gz", "rt") as file:
+    with lzma.open(home() / "data" / "tasks" / "pocket_gsm8k" / "dev.jsonl.xz", "rt") as file:
         docs = [json.loads(next(file)) for _ in range(6)]
     for name, rule, blocks in (("pocket-llada", jot.JoT(tau_max=30), 32), ("pocket-dream", jot.JoT(tau_max=90), None)):
         model = jot.load(name, device="cpu")

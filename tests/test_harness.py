@@ -149,22 +149,23 @@ PUBLISHED = {  # a row as its benchmark publishes it, the file of the original r
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", ["jsonl", "gzip", "parquet", "file"])
+@pytest.mark.parametrize("form", ["jsonl", "gzip", "xz", "parquet", "file"])
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_benchmarks_read_their_own_files(llada, tmp_path: Path, name: str, form: str) -> None:
     import gzip
+    import lzma
 
     import pyarrow
     import pyarrow.parquet
 
     row, release, hub = PUBLISHED[name]
-    path = tmp_path / (hub if form == "parquet" else release + ".gz" * (form == "gzip"))
+    path = tmp_path / (hub if form == "parquet" else release + {"gzip": ".gz", "xz": ".xz"}.get(form, ""))
     path.parent.mkdir(exist_ok=True)
     text = json.dumps(row) + "\n"
     if form == "parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path)
     else:
-        path.write_bytes(gzip.compress(text.encode()) if form == "gzip" else text.encode())
+        path.write_bytes({"gzip": gzip.compress, "xz": lzma.compress}.get(form, bytes)(text.encode()))
     bench = Bench(llada, tasks.get(name), tasks.get(name).splits[0], path if form == "file" else tmp_path)
     (doc_id,) = bench.docs
     right = {"gsm8k": "#### 4", "mmlu": "D", "hellaswag": "C", "humaneval": "    return 1\n"}[name]
@@ -208,7 +209,7 @@ def test_rows_that_are_no_benchmark_s(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=words):
             functions.load(name, None, str(file))
     file.write_bytes(b"PAR1 and no more")
-    with pytest.raises(UserError, match="rows.jsonl is no JSON Lines, gzip or Parquet file"):
+    with pytest.raises(UserError, match="rows.jsonl is no JSON Lines, gzip, xz or Parquet file"):
         functions.load("gsm8k", None, str(file))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from types import SimpleNamespace
 
 import cells as notebook
 import fake_records
@@ -43,30 +43,34 @@ def exits(model: str, documents: int, flipped: int, rng: np.random.Generator) ->
     return frame.astype(true_text.INTEGERS), meta
 
 
-def run_of(name: str, family: str, task: str, method: str, *what: object) -> tuple:
+def run_of(name: str, family: str, task: str, method: str, split: str, *what: object) -> tuple:
     """A run of a model that is not there: one of the packaged model of its family, under another name."""
-    _, made = fake_records.scored(Point.of(f"pocket-{family}", task, method), *what)
+    _, made = fake_records.scored(Point.of(f"pocket-{family}", task, method, split), *what)
     return fake_records.changed(made, model=name, fingerprint=name)
 
 
 def write(
-    folder, n: int = 60, speeds=(4, 6, 8, 12, 16), flips=(9, 7, 5, 3, 1), gains=(0, 2, 4, 6, 8), lack=(), other=None
+    folder, n: int = 60, speeds=(4, 6, 8, 12, 16), flips=(9, 7, 5, 3, 1), gains=(0, 2, 4, 6, 8), lack=(), other=None,
+    dev=30,
 ):  # fmt: skip
-    """A store of two families at five sizes; ``gains`` repairs of JoT, a speedup and flips of each size."""
+    """A store of two families at five sizes; ``gains`` repairs of JoT, a speedup and flips of each size.
+
+    Both splits have the same of each; ``lack`` lists what of test is not there, ``dev`` is the documents of that split.
+    """
     rng, made, known, followed = np.random.default_rng(0), {}, [], []
     for family in ("dream", "llada"):
         for i, (size, parameters) in enumerate(SIZES.items()):
             name = f"pocket-{family}-{size}"
-            for task in TASKS:
-                if (name, task) in lack:
+            for task, (split, of) in itertools.product(TASKS, {"test": n, "dev": dev}.items()):
+                if not of or (split == "test" and (name, task) in lack):
                     continue
-                full = np.arange(n) % 3 == 0
+                full = np.arange(of) % 3 == 0
                 jot = full.copy()
                 jot[np.flatnonzero(~full)[: gains[i] + (family == "dream")]] = True
-                steps = rng.permutation([128 // speeds[i] - 1, 128 // speeds[i] + 1] * (n // 2)).tolist()
+                steps = rng.permutation([128 // speeds[i] - 1, 128 // speeds[i] + 1] * (of // 2)).tolist()
                 made |= dict([
-                    run_of(name, family, task, "full", full.tolist()),
-                    run_of(name, family, task, "jot", jot.tolist(), steps),
+                    run_of(name, family, task, "full", split, full.tolist()),
+                    run_of(name, family, task, "jot", split, jot.tolist(), steps),
                 ])  # fmt: skip
             loss = dict.fromkeys(("loss_gsm8k", "loss_humaneval", "loss_prose"), 1e3 / parameters**0.5 + 0.01 * i)
             known.append({"model": name, "parameters": int(parameters), "steps": 5, **loss})
@@ -96,6 +100,32 @@ def test_each_model_by_hand(ran):
     assert (row["difference_low"], row["difference_high"]) == pytest.approx([100 * x for x in stats.tango(4, 0, 60)])
     assert row["millions"] == 4.9
     assert row["mean"] == pytest.approx((128 / 15 + 128 / 17) / 2) and row["longer"] == 0
+
+
+def test_dev_stands_beside_test(ran):
+    space, gave = ran
+    assert len(space["dev"]) == 20 and set(space["dev"]["n"]) == {30}
+    table = gave["dev-table"][-1].frame.set_index(["Model", "Task"])
+    low, high = (100 * np.array([stats.tango(4, 0, n)[i] for n in (30, 60)]) for i in (0, 1))
+    dev, test = 100 * 4 / 30, 100 * 4 / 60
+    gap = dev - test
+    limits = gap - np.hypot(dev - low[0], high[1] - test), gap + np.hypot(high[0] - dev, test - low[1])
+    shown = f"{gap:+.1f}\n[{limits[0]:+.1f}, {limits[1]:+.1f}]"
+    assert table.loc[("pocket-llada-5m", TASKS[0]), "difference, dev minus test"] == shown
+    assert table.loc[("pocket-llada-5m", TASKS[0]), "speedup, dev over test"].startswith("1.000\n[")
+    slopes = gave["dev-slopes"][-1].frame.set_index(["Outcome, a tenfold model", "Task"])
+    assert slopes["Both alike"].tolist() == ["yes"] * 4
+    found = space["slope"]("difference", space["dev"].query("task == 'pocket_gsm8k'").set_index("model"))
+    assert slopes.loc[("JoT minus full, points", TASKS[0]), "Slope, dev"] == space["spelled"](found)
+    assert "20 of 20 differences have the sign" in gave["verdict"][0].text
+
+
+def test_dev_decides_nothing(tmp_path):
+    space, gave = run(write(tmp_path, dev=0), None)
+    assert statuses(space) == ["seen"] * 3
+    assert gave["dev-table"][-1].text == "No document of dev is recorded." and "too few" in gave["dev-slopes"][-1].text
+    text = gave["verdict"][0].text
+    assert "Not recorded: pocket-dream-1m on pocket_gsm8k, dev" in text and "Dev, which" not in text
 
 
 def test_flips_are_of_exits_at_the_default_threshold(ran):
@@ -161,7 +191,7 @@ def test_no_slope_is_undecided(tmp_path):
 def test_without_all_models_nothing_is_decided(tmp_path):
     space, gave = run(write(tmp_path, lack={("pocket-dream-20m", "pocket_gsm8k")}), None)
     assert statuses(space) == ["not shown"] * 3 and len(space["frame"]) == 9
-    assert "pocket-dream-20m on pocket_gsm8k" in gave["verdict"][0].text
+    assert "pocket-dream-20m on pocket_gsm8k, test" in gave["verdict"][0].text
     assert set(gave["checks"][-1].frame[""]) == {"holds"}
 
 
@@ -173,6 +203,9 @@ def test_text_followed_with_other_weights_is_told(tmp_path):
 def test_a_part_is_shown_and_decides_nothing(ran, tmp_path):
     space, _ = run(write(tmp_path), limit=20)
     assert statuses(space) == ["not shown"] * 3 and set(space["measured"]["n"]) == {20}
+    assert set(space["dev"]["n"]) == {20}
+    space, _ = run(tmp_path, "measured", limit=40)  # above what dev has
+    assert (set(space["measured"]["n"]), set(space["dev"]["n"])) == ({40}, {30})
     space, gave = run(tmp_path, families=["llada"], tasks=["pocket_gsm8k"])
     assert statuses(space) == ["not shown"] * 3 and set(space["measured"]["family"]) == {"llada"}
     assert gave["slopes-shown"][-1].frame["Models"].tolist()[:3] == [5, 5, 5]
@@ -185,7 +218,6 @@ def test_live_keeps_what_was_made_of_other_models(tmp_path, monkeypatch):
     loss = {task: 0.5 for task in ("pocket_gsm8k", "pocket_humaneval", "pocket_prose")}
     about = {"parameters": 7, "curves": [{"step": 9, "loss": loss}]}
     (weights / "training.json").write_text(json.dumps(about))
-    monkeypatch.setattr(live, "cells", lambda name, p: [SimpleNamespace(own_split="test")])
     monkeypatch.setattr(live, "store", lambda p, *cells: place)
     monkeypatch.setattr(jot, "load", lambda name, **how: name)
     measured = exits("pocket-dream-2m", 20, 1, np.random.default_rng(1))

@@ -399,7 +399,7 @@ def test_dream_as_published(tmp_path, monkeypatch, capsys, vocab_of_all):
     ours, its = loaded.tokenizer, packaged.tokenizer
     assert type(ours).__name__ == "Qwen2Tokenizer" and len(ours) == len(its)
     for task in ("pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag"):
-        docs = read_jsonl(home() / "data" / "tasks" / task / "dev.jsonl.gz")[:100]
+        docs = read_jsonl(home() / "data" / "tasks" / task / "dev.jsonl.xz")[:100]
         for text in (prompt_text(task, doc) for doc in docs):
             turns = [{"role": "user", "content": text}]
             ids = its.apply_chat_template(turns, add_generation_prompt=True)["input_ids"]

@@ -51,7 +51,7 @@ def test_build_repeats_the_shipped_content(task, tmp_path):
     splits.build(tmp_path / "a", [task], limit=40)
     splits.build(tmp_path / "b", [task], limit=40)
     for split in ("dev", "test"):
-        name = f"{task}/{split}.jsonl.gz"
+        name = f"{task}/{split}.jsonl.xz"
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert splits.read_split(task, "dev", tmp_path / "a") == splits.read_split(task, "dev")[:40]
 

@@ -464,7 +464,7 @@ def test_c4_reads_a_users_texts(tmp_path):
     mistakes = (
         ('{"txt": "x"}\n', "line 1 of .*: text must be text, it is missing"),
         ('{"text": "x"}\n', "no text in .* has 384 words"),
-        ("{", "is no JSON Lines, gzip or Parquet file"),
+        ("{", "is no JSON Lines, gzip, xz or Parquet file"),
     )
     for content, match in mistakes:
         plain.write_text(content)

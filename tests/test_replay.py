@@ -297,7 +297,7 @@ def test_the_committed_page_replays_what_is_decoded_now(root):
     """With the template as it is, the first test document, and the tokens, steps and rules that decoding gives."""
     text = (root / "figures" / "replay.html").read_text(encoding="utf-8")
     model, found = jot.load("pocket-llada", device="cpu"), data(text)
-    first = tasks.read_jsonl(root / "data" / "tasks" / "pocket_gsm8k" / "test.jsonl.gz")[0]
+    first = tasks.read_jsonl(root / "data" / "tasks" / "pocket_gsm8k" / "test.jsonl.xz")[0]
     assert found["prompt"] == f"Q: {first['question']}\nA:"
     config = settings.build_decode(model, {})
     ids = encode(model, [render(model, [{"role": "user", "content": found["prompt"]}])])[0]

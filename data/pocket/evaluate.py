@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,8 @@ BLOCKS = {"llada": 32, "dream": None}
 
 def documents(task: str, split: str, limit: int | None = None) -> list[dict]:
     """The first ``limit`` documents of a shipped split."""
-    path = home() / "data" / "tasks" / task / f"{split}.jsonl.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
+    path = home() / "data" / "tasks" / task / f"{split}.jsonl.xz"
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line, _ in zip(lines, range(limit or 10**9), strict=False)]
 
 

@@ -2,7 +2,7 @@
 
 `PYTHONPATH=data python -m pocket.fresh` draws them from generator seeds of their own, with the filters of dev and test,
 leaves out every prompt of dev, test, the other fresh split, and of the training streams of the shipped models, and
-writes `data/tasks/pocket_*/{confirm,calibration}.jsonl.gz`. They are no part of `splits.held_out`: that would change
+writes `data/tasks/pocket_*/{confirm,calibration}.jsonl.xz`. They are no part of `splits.held_out`: that would change
 what training yields.
 
 The training streams are searched whole. How many documents a shard draws depends on which of them fit its canvases;
@@ -112,7 +112,7 @@ def build(folder: Path = DATA, workers: int = 1) -> None:
             print(f"{split} of {task}: only {len(kept)} of {len(docs)} candidates are fresh; draw more", flush=True)
             continue
         kept = [{**doc, "id": f"{task}/{split}/{i}"} for i, doc in enumerate(kept)]
-        splits.write_jsonl_gz(folder / task / f"{split}.jsonl.gz", kept)
+        splits.write_jsonl(folder / task / f"{split}.jsonl.xz", kept)
         print(f"{split} of {task}: {len(kept)} documents", flush=True)
 
 

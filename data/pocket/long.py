@@ -165,7 +165,7 @@ def files() -> None:
                 doc = worksheet.sample(draw, length, tokens, seen)
                 seen.update(problems(doc["question"]))
                 docs.append({"id": f"{name}/{split}/{i}", "question": doc["question"], "finals": doc["finals"]})
-            splits.write_jsonl_gz(splits.DATA / name / f"{split}.jsonl.gz", docs)
+            splits.write_jsonl(splits.DATA / name / f"{split}.jsonl.xz", docs)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
 """The fixed dev and test files of the pocket tasks, and endless training documents that share no prompt.
 
-`PYTHONPATH=data python -m pocket.splits` writes `data/tasks/pocket_*/{dev,test}.jsonl.gz` again, with the same
+`PYTHONPATH=data python -m pocket.splits` writes `data/tasks/pocket_*/{dev,test}.jsonl.xz` again, with the same
 content.
 """
 
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
-import io
 import json
+import lzma
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -66,19 +65,16 @@ def make_split(task: str, split: str, count: int, taken: set[bytes]) -> list[dic
     return docs
 
 
-def write_jsonl_gz(path: Path, docs: Iterable[dict]) -> None:
-    """One object a line; no name and no time in the header, so equal documents give equal bytes."""
-    buffer = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=9, mtime=0) as file:
-        for doc in docs:
-            file.write((json.dumps(doc, ensure_ascii=False) + "\n").encode())
+def write_jsonl(path: Path, docs: Iterable[dict]) -> None:
+    """One object a line, compressed by xz; equal documents give equal bytes."""
+    lines = "".join(json.dumps(doc, ensure_ascii=False) + "\n" for doc in docs)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(buffer.getvalue())
+    path.write_bytes(lzma.compress(lines.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def read_split(task: str, split: str, folder: Path = DATA) -> list[dict]:
-    """The documents of `folder`/<task>/<split>.jsonl.gz; raises FileNotFoundError."""
-    with gzip.open(folder / task / f"{split}.jsonl.gz", "rt", encoding="utf-8") as file:
+    """The documents of `folder`/<task>/<split>.jsonl.xz; raises FileNotFoundError."""
+    with lzma.open(folder / task / f"{split}.jsonl.xz", "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
@@ -88,7 +84,7 @@ def build(folder: Path = DATA, tasks: Iterable[str] = TASKS, limit: int | None =
         taken = met_in_training(task)
         for split, count in zip(("dev", "test"), COUNTS[task], strict=True):
             docs = make_split(task, split, min(count, limit or count), taken)
-            write_jsonl_gz(folder / task / f"{split}.jsonl.gz", docs)
+            write_jsonl(folder / task / f"{split}.jsonl.xz", docs)
 
 
 @functools.cache

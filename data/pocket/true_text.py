@@ -368,9 +368,12 @@ def write(measured: Measured, folder: str | Path, name: str) -> Path:
         whole[column] = whole[column].round(3)
     order = [name for name in ("document", "position", "part", "tau", "first", "step") if name in whole]
     whole = whole.sort_values(order, kind="stable", ignore_index=True)  # neighbors compress against each other
-    table = pa.Table.from_pandas(whole, preserve_index=False)
-    table = table.replace_schema_metadata({"flip_bound": json.dumps([meta for _, meta in measured], sort_keys=True)})
-    parquet.write_table(table, folder / name, compression="brotli", compression_level=11, use_dictionary=False)
+    table = pa.Table.from_pandas(whole, preserve_index=False).replace_schema_metadata(None)
+    meta = json.dumps([meta for _, meta in measured], sort_keys=True, separators=(",", ":"))
+    how = {"compression": "brotli", "compression_level": 11, "use_dictionary": False, "store_schema": False}
+    with parquet.ParquetWriter(folder / name, table.schema, **how) as file:  # Arrow's schema would hold a second copy
+        file.write_table(table)
+        file.add_key_value_metadata({"flip_bound": meta})
     return folder / name
 
 

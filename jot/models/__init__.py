@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from jot.errors import UserError, closest, home
+from jot.errors import UserError, closest, home, unpacked
 from jot.models import dream, llada, smol
 from jot.models.base import DiffusionModel
 from jot.models.checks import AGAIN, UNUSED, check_fields, check_heads, check_unread, with_rope
@@ -128,7 +128,7 @@ def _weights(folder: Path) -> dict[Path, set[str] | None]:
         if missing := [file.name for file in named if not file.is_file()]:
             raise UserError(f"{index} names {missing[0]}, which is not there; {AGAIN}")
     else:
-        single = folder / "model.safetensors"
+        single = unpacked(folder / "model.safetensors")
         named = dict.fromkeys([single] if single.is_file() else folder.glob("*.safetensors"))
     if not named:
         raise UserError(f"no .safetensors file in {folder}; fetch the weights")

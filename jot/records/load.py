@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from jot.errors import UserError, home
+from jot.errors import UserError, home, unpacked
 from jot.records.cells import Cell, Recorded, natural
 from jot.records.lines import EXTRA, FIELDS, META, PACKED, SUMS, TRACE, are_totals, check, from_line, parse
 
@@ -186,13 +186,15 @@ def _entries(text: str) -> dict[str, dict]:
 
 
 def _entry(cell_id: str, entry: object, places: list) -> dict:
-    """Metadata of one cell of a manifest, with the place where it was decoded; a ValueError says what it lacks."""
+    """Metadata of one cell of a manifest, with the place where and how it was decoded; a ValueError says what it lacks."""
     try:
         check(entry, {"place": int})
         place = places[entry["place"]] if entry["place"] in range(len(places)) else None
         if not isinstance(place, dict):
             raise ValueError("no place")
         meta = {k: v for k, v in entry.items() if k != "place"} | place
+        if isinstance(meta.get("config"), dict) and "decode" in meta:
+            meta["config"] = meta["config"] | {"decode": meta.pop("decode")}
         check(meta, PACKED)
         lacks = {
             "no cell": meta["cell"] != cell_id, "no file": not _NAME.fullmatch(meta["file"]),
@@ -261,8 +263,8 @@ def joined(rows: pd.DataFrame, words: Mapping[int, str]) -> list[str]:
 
 def words_of(model: str) -> tuple[dict[int, str], str]:
     """Each token of a packaged model as text, and the SHA-256 of its tokenizer; nothing where that is not there."""
-    file = home() / "data" / "models" / model / "tokenizer.json"
     try:
+        file = unpacked(home() / "data" / "models" / model / "tokenizer.json")
         return token_texts(file, file.stat().st_mtime_ns), digest(file, file.stat().st_mtime_ns)
     except Exception:  # a bare one for a damaged file
         return {}, ""

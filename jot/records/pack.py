@@ -115,11 +115,11 @@ def _packed(groups: Mapping[str, set[str]], stores: list[Path], folder: Path, tr
 
 def _publish(folder: Path, manifest: Mapping[str, Mapping]) -> Path:
     """Puts a manifest in the place of the older one, in one step; what it names must be on the disk."""
-    # Most cells were decoded on one machine: what is equal stands once.
+    # Most cells were decoded on one machine and in one way: what is equal stands once.
     places: list[dict] = []
     lines = []
     for cell_id, meta in sorted(plain(manifest).items()):
-        place = {key: meta.pop(key) for key in PLACE if key in meta}
+        place = {key: meta.pop(key) for key in PLACE if key in meta} | {"decode": meta["config"].pop("decode")}
         if place not in places:
             places.append(place)
         meta["place"] = places.index(place)
@@ -185,7 +185,17 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
             kind = pa.string() if name == "text" else kinds.get(table[name].dtype.kind)  # even where all are left out
             columns[name] = pa.array(list(table[name]), kind)
     words = ["cell", "doc_id", "prompt_hash", *(n for n in EXTRA if n in columns)]
+    how = {"compression": "brotli", "write_statistics": False, "data_page_size": 1 << 27}
+
+    def size(dictionary: bool) -> int:
+        tokens, out = pa.table({"generated": columns["generated"]}), pa.BufferOutputStream()
+        with pq.ParquetWriter(out, tokens.schema, compression_level=5, use_dictionary=dictionary, **how) as file:
+            file.write_table(tokens)
+        return out.tell()
+
+    tokens = ["generated.list.element"] if size(True) < size(False) else []  # short where answers often repeat
+    split = {"trace_margin.list.element": "BYTE_STREAM_SPLIT"} if "trace_margin" in columns else None
     pq.write_table(
-        pa.table(columns, metadata=about), path, compression="brotli", compression_level=11, use_dictionary=words,
-        write_statistics=False, row_group_size=1 << 20, data_page_size=1 << 22,
+        pa.table(columns, metadata=about), path, compression_level=11, use_dictionary=[*words, *tokens],
+        column_encoding=split, row_group_size=1 << 20, **how,
     )  # fmt: skip

@@ -137,10 +137,15 @@ def weights() -> Iterator[Result]:
     for name in MODELS:
         folder = root() / "data" / "models" / name
         advice = f"check out {folder.relative_to(root())} anew (git checkout -- data/models)"
-        if not (folder / "model.safetensors").is_file():
+        if not any(folder.glob("model.safetensors*")):
             yield Result(name, False, "its weights are missing", f"{advice}, or set JOT_HOME to the checkout")
             continue
-        found, known = fingerprint(folder), {c["fingerprint"] for c in recorded if c["model"] == name}
+        try:
+            found = fingerprint(folder)
+        except UserError as error:
+            yield Result(name, False, str(error), advice)
+            continue
+        known = {c["fingerprint"] for c in recorded if c["model"] == name}
         if known:
             what = "as recorded" if found in known else "not the weights that the records were made with"
             yield Result(name, found in known, f"{found[:12]}, {what}", advice)

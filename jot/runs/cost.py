@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -34,8 +33,7 @@ def recorded() -> Metas:
 
 @cache
 def _lines(path: Path) -> int:
-    with gzip.open(path, "rb") as file:
-        return sum(1 for _ in file)
+    return len(tasks.read_jsonl(path))
 
 
 def documents(point: Point) -> int | None:

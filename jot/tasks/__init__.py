@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 import re
 import zlib
@@ -46,7 +47,7 @@ class Task:
 
 
 def _pocket(name: str, summary: str, length: int, fresh: tuple[str, ...] = (), **extra) -> Task:
-    files = {split: f"pocket_{name}/{split}.jsonl.gz" for split in ("test", "dev", *fresh)}
+    files = {split: f"pocket_{name}/{split}.jsonl.xz" for split in ("test", "dev", *fresh)}
     return Task(f"pocket_{name}", summary, length, files, **extra)
 
 
@@ -96,7 +97,7 @@ def split_file(task: Task, split: str | None, data: str | os.PathLike | None) ->
     path = folder if folder.is_file() else folder / file
     if not path.is_file() and not task.packaged:  # as the original release or the hub's repository name it
         stem = re.escape(Path(file).name.split(".")[0])
-        name = re.compile(rf"({stem}|{split}|{task.name}-{split})[.-](.*\.)?(jsonl?(\.gz)?|parquet)", re.IGNORECASE)
+        name = re.compile(rf"({stem}|{split}|{task.name}-{split})[.-](.*\.)?(jsonl?(\.[gx]z)?|parquet)", re.IGNORECASE)
         near = [*sorted(folder.glob("*")), *sorted(folder.glob(f"{task.hub[1] or '*'}/*"))]
         found = [p for p in near if p.is_file() and name.fullmatch(p.name)]
         path = found[0] if found else path
@@ -113,7 +114,7 @@ def split_file(task: Task, split: str | None, data: str | os.PathLike | None) ->
 
 
 def read_jsonl(path: Path) -> list[dict]:
-    """Rows of a JSON Lines file, gzip-compressed or not, or of a Parquet file, whatever its name."""
+    """Rows of a JSON Lines file, compressed by gzip or xz or not, or of a Parquet file, whatever its name."""
     try:
         with path.open("rb") as file:
             begin = file.read(4)
@@ -121,7 +122,7 @@ def read_jsonl(path: Path) -> list[dict]:
             import pyarrow.parquet
 
             return pyarrow.parquet.read_table(path).to_pylist()
-        with (gzip.open if begin[:2] == b"\x1f\x8b" else open)(path, "rt", encoding="utf-8") as file:
+        with {b"\x1f\x8b": gzip.open, b"\xfd7": lzma.open}.get(begin[:2], open)(path, "rt", encoding="utf-8") as file:
             return [json.loads(line) for line in file if line.strip()]
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        raise UserError(f"{path} is no JSON Lines, gzip or Parquet file ({error}); fetch it again") from error
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error, lzma.LZMAError) as error:
+        raise UserError(f"{path} is no JSON Lines, gzip, xz or Parquet file ({error}); fetch it again") from error
