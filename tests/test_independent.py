@@ -110,7 +110,10 @@ class Raw:
     """A packed record folder, read with json, pandas and tokenizers alone, each file once; all columns or these."""
 
     def __init__(self, folder: Path, *columns: str):
-        self.cells = json.loads((folder / "manifest.json").read_text())["cells"]
+        manifest = json.loads((folder / "manifest.json").read_text())
+        self.cells = manifest["cells"]
+        for cell in self.cells.values():
+            cell["config"]["decode"] = manifest["places"][cell["place"]]["decode"]
         self.words = Tokenizer.from_file(str(ROOT / "data" / "models" / "pocket-llada" / "tokenizer.json"))  # of both
         self.files = cache(lambda name: pd.read_parquet(folder / name, columns=list(columns) or None))
         self.rows = cache(self._rows)

