@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import lzma
+import os
 import shutil
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import jot
 from jot import models
-from jot.models import DreamConfig, DreamModel, LLaDAConfig, LLaDAModelLM, home
+from jot.errors import unpacked
+from jot.models import DreamConfig, DreamModel, LLaDAConfig, LLaDAModelLM, fingerprint, home
 from jot.models.base import linear_to
 
 CHECKPOINTS = Path(__file__).parent / "golden" / "checkpoints"
@@ -462,6 +465,35 @@ def test_the_embedded_pair(family):
     model = jot.load(f"pocket-{family}", device="cpu")
     assert sum(p.numel() for p in model.parameters()) <= 5_000_000
     assert model.dtype == torch.float32
-    assert (home() / "data" / "models" / f"pocket-{family}" / "model.safetensors").stat().st_size <= 10 * 2**20
+    weights = unpacked(home() / "data" / "models" / f"pocket-{family}" / "model.safetensors")
+    assert weights.stat().st_size <= 10 * 2**20
     assert model.tokenizer.mask_token_id == model.mask_id
     assert AutoTokenizer.from_pretrained(home() / "data" / "models" / f"pocket-{family}").eos_token_id == model.eos_id
+
+
+def test_weights_are_unpacked_at_the_first_use(copy, tmp_path, monkeypatch):
+    folder = copy("llada")
+    weights, packed = folder / "model.safetensors", folder / "model.safetensors.xz"
+    content, known = weights.read_bytes(), fingerprint(folder)
+    packed.write_bytes(lzma.compress(content))
+    weights.unlink()
+    assert fingerprint(folder) == known and weights.read_bytes() == content
+    assert sorted(path.name for path in folder.glob("model*")) == [weights.name, packed.name]
+    other = bytearray(content)
+    other[-1] ^= 1
+    packed.write_bytes(lzma.compress(bytes(other)))  # as a later commit brings it
+    os.utime(packed, ns=(weights.stat().st_mtime_ns + 1,) * 2)
+    assert unpacked(weights).read_bytes() == other
+    weights.write_bytes(content)  # one's own weights stay
+    assert unpacked(weights).read_bytes() == content
+
+    weights.unlink()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # a checkout that cannot be written
+    for _ in range(2):
+        found = unpacked(weights)
+        assert found.is_relative_to(tmp_path / "cache") and found.read_bytes() == other and not weights.exists()
+    assert jot.load(folder, device="cpu").name == str(folder)
+
+    packed.write_bytes(packed.read_bytes()[:-9])
+    refused("model.safetensors.xz is cut short or damaged", folder)
