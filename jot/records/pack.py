@@ -185,17 +185,17 @@ def _write(path: Path, frames: list[pd.DataFrame], traces: bool) -> None:
             kind = pa.string() if name == "text" else kinds.get(table[name].dtype.kind)  # even where all are left out
             columns[name] = pa.array(list(table[name]), kind)
     words = ["cell", "doc_id", "prompt_hash", *(n for n in EXTRA if n in columns)]
-    how = {"compression": "brotli", "write_statistics": False, "data_page_size": 1 << 27}
+    how = {"compression": "brotli", "compression_level": 11, "write_statistics": False, "data_page_size": 1 << 27}
 
     def size(dictionary: bool) -> int:
         tokens, out = pa.table({"generated": columns["generated"]}), pa.BufferOutputStream()
-        with pq.ParquetWriter(out, tokens.schema, compression_level=5, use_dictionary=dictionary, **how) as file:
+        with pq.ParquetWriter(out, tokens.schema, use_dictionary=dictionary, **how) as file:
             file.write_table(tokens)
         return out.tell()
 
     tokens = ["generated.list.element"] if size(True) < size(False) else []  # short where answers often repeat
     split = {"trace_margin.list.element": "BYTE_STREAM_SPLIT"} if "trace_margin" in columns else None
     pq.write_table(
-        pa.table(columns, metadata=about), path, compression_level=11, use_dictionary=[*words, *tokens],
+        pa.table(columns, metadata=about), path, use_dictionary=[*words, *tokens],
         column_encoding=split, row_group_size=1 << 20, **how,
     )  # fmt: skip
