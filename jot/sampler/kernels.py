@@ -17,7 +17,6 @@ try:
 except ImportError:  # a CPU build of torch comes without it
     triton = None
 
-
 PARTS = 8  # programs that share a row of ``fused_divergence``
 
 

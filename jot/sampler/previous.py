@@ -26,9 +26,7 @@ class Previous(Memory):
         dtype: of the logits.
     """
 
-    def __init__(
-        self, samples: int, width: int, history: int, device, room: tuple[int, int], dtype: torch.dtype = torch.float32
-    ):
+    def __init__(self, samples: int, width: int, history: int, device, room: tuple[int, int], dtype: torch.dtype):
         self.seen = torch.full((samples, width), -2, dtype=torch.long, device=device)  # by which of a sample's forwards
         self.past = torch.zeros(samples, width, history, dtype=torch.float64, device=device)
         self.logits = torch.empty(room[0] + 1, room[1], dtype=dtype, device=device)  # the last row is never read

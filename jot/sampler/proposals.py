@@ -57,10 +57,8 @@ class KeyedDraws:
 
     def gumbel(self, logits: Tensor, temperature: float, step: Step) -> Tensor:
         """argmax of logits + temperature * Gumbel noise, that is a draw from softmax(logits / temperature)."""
-        parts = []
-        for rows in slices(logits):
-            parts.append(self.categorical((logits[rows].double() / temperature).softmax(-1), step, rows))
-        return torch.cat(parts)
+        probs = (((logits[rows].double() / temperature).softmax(-1), rows) for rows in slices(logits))
+        return torch.cat([self.categorical(part, step, rows) for part, rows in probs])
 
     def ranks(self, step: Step) -> Tensor:
         """The random confidence of LLaDA's ``remasking="random"``, in (0, 1); ``[rows]``."""
