@@ -23,6 +23,7 @@ from jot.sampler.output import Output
 from jot.sampler.proposals import KeyedDraws
 
 LOG = logging.getLogger("jot")
+RENAMED = {"length": "max_new_tokens", "max_length": "max_new_tokens", "inputs": "input_ids"}  # names that others use
 
 
 def _checked(model: DiffusionModel, method, samples: Iterable, draws, parameters: dict):
@@ -159,9 +160,6 @@ class Generated(ModelOutput):
 
     sequences: Tensor | None = None
     outputs: list[Output] | None = None
-
-
-RENAMED = {"length": "max_new_tokens", "max_length": "max_new_tokens", "inputs": "input_ids"}  # names that others use
 
 
 def _unpadded(input_ids, attention_mask) -> tuple[Tensor, list[list[int]]]:

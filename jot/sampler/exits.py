@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from jot.models.base import DiffusionModel
     from jot.sampler.config import DecodeConfig
 
+REGIONS = ("masked", "generated", "answer")
+
 
 class ExitRule:
     """What the loop asks of a rule beside the call.
@@ -165,9 +167,6 @@ class JoT(ExitRule):
             return step.none(), None
         threshold = step.at(self.tau(step.resolved)).log()
         return (step.at(step.masks) if self.canvas else step.in_block) & (step.margin >= threshold), threshold
-
-
-REGIONS = ("masked", "generated", "answer")
 
 
 class Filling(ExitRule):

@@ -98,7 +98,6 @@ RANKINGS: dict[str, Callable[[Tensor, Tensor], Tensor] | None] = {
 
 # ---- proposals ---------------------------------------------------------------------------------------------
 
-
 MANY, LEADERS = 8192, 1024  # a vocabulary that is slow to sort, and the tokens of it that are tried first
 
 
