@@ -138,8 +138,7 @@ def decode_steps(
         UserError: an invalid parameter or prompt, before the first forward.
     """
     config, method, prompts = _checked(model, method, [(sample_id, rows_of(prompt_ids))], draws, parameters)
-    width = len(prompts[0][1]) + config.length
-    loop = Loop(model, config, method, 1, width, True, draws or KeyedDraws())
+    loop = Loop(model, config, method, 1, len(prompts[0][1]) + config.length, True, draws or KeyedDraws())
     for done in loop.run(iter(prompts)):
         if done is not None:
             return done[1]

@@ -329,18 +329,13 @@ class KLASS(ExitRule):
         room = samples * config.length, model.head.shape[0]
         return Previous(samples, width, self.history, model.device, room, dtype)
 
-    def _track(self, step: Step) -> tuple[Tensor, Tensor]:
-        """The last ``history`` divergences of every row, ``[rows, history]``, and the probability of its leader."""
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         before, at, past = step.memory.recall(step)
-        fresh, sure = divergence(step.logits, before, at)
+        fresh, sure = divergence(step.logits, before, at)  # and the probability of the leader
         if self.first_kl == "skip":
             fresh = fresh.masked_fill(at < 0, 0.0)
         past = torch.cat((past[:, 1:], fresh[:, None]), dim=1)
         step.memory.keep(step, past)
-        return past, sure
-
-    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
-        past, sure = self._track(step)
         ready = (sure >= self.conf_threshold) if self.inclusive else (sure > self.conf_threshold)
         ready &= step.in_block & (past < self.kl_threshold).all(-1)
         if not self.inclusive:
@@ -353,8 +348,7 @@ class KLASS(ExitRule):
 
 def _or_best(step: Step, confidence: Tensor, ready: Tensor) -> Tensor:
     """The masks of the block that are ``ready``, and always the most confident one."""
-    best = highest(confidence, step.slot, torch.ones_like(step.index), step.in_block)
-    return best | (step.in_block & ready)
+    return highest(confidence, step.slot, torch.ones_like(step.index), step.in_block) | (step.in_block & ready)
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,7 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
             wide = _among_leaders(logits, probs, top_p, kept, wide)
     if len(wide):
         value, order = logits[wide].sort(stable=True, dim=-1, descending=True)
-        cumulative = value.softmax(-1).cumsum(-1)
-        value[:, 1:][cumulative[:, :-1] > top_p] = -torch.inf
+        value[:, 1:][value.softmax(-1).cumsum(-1)[:, :-1] > top_p] = -torch.inf
         kept[wide] = torch.empty_like(value).scatter(-1, order, value)
     return kept
 
@@ -197,8 +196,7 @@ def scheduled(step: Step, method, config: DecodeConfig, draws, exits: Tensor, fr
     if method.combine == "after_exit":
         candidate = candidate & ~exits
     elif method.combine == "instead":
-        resting = count(step.slot, exits, slots) > 0
-        candidate = candidate & ~resting[step.slot]
+        candidate = candidate & (count(step.slot, exits, slots) == 0)[step.slot]
     if config.ranking == "origin":  # all that join
         return (-rank < step.share[step.slot]) & candidate
     left = count(step.slot, step.in_block, slots)
