@@ -191,9 +191,8 @@ def load(
     device, dtype = resolve_device(device), resolve_dtype(dtype)
     folder, commit = locate(name, revision)
     config = read_config(folder)
-    model_class = FAMILIES[config.model_type][1]
     with torch.device("meta"):
-        model = model_class(config)
+        model = FAMILIES[config.model_type][1](config)
     has = [getattr(torch.cpu, f"_is_{name}_supported", bool)() for name in ("avx512_bf16", "amx_tile")]
     narrow = device.type != "cpu" or any(has)  # multiplies bfloat16 at least as fast
     small = sum(p.numel() for p in model.parameters()) < (100_000_000 if narrow else 1_000_000_000)

@@ -157,8 +157,7 @@ def run(o: argparse.Namespace) -> int:
     def losses(tau: float) -> np.ndarray:
         return loss_of(o.loss, full, full if math.isinf(tau) else at(tau))[: o.limit]
 
-    walked = certify(losses, o.loss, o.epsilon, o.delta)
-    return report(o, path, split, walked)
+    return report(o, path, split, certify(losses, o.loss, o.epsilon, o.delta))
 
 
 def _decoding(o: argparse.Namespace, store: Path, split: str) -> Callable[[float], pd.DataFrame]:
