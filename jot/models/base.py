@@ -61,8 +61,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
 
 def linear_to(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     """``x @ weight.T`` in ``dtype``, without a rounded intermediate: CUDA can hand out the float32 sums of 16-bit
-    products; elsewhere the weight is widened a slice at a time.
-    """
+    products; elsewhere the weight is widened a slice at a time."""
     if weight.dtype.itemsize >= min(dtype.itemsize, 4):
         return F.linear(x.to(weight.dtype), weight).to(dtype)
     if x.is_cuda and x.dtype == weight.dtype:

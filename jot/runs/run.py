@@ -85,8 +85,7 @@ def executed(path: Path) -> bool:
 
 def execute(point: NotebookPoint, store: Path, cells: Iterable[str] = ()) -> dict:
     """Execute a notebook unless it has been since the records of ``cells`` (ids, decoded by its grid) and the packed
-    records that it reads were made; a row of the summary, whatever happens.
-    """
+    records that it reads were made; a row of the summary, whatever happens."""
     out, ids = point.out(store), set(cells)
     row = dict.fromkeys(COLUMNS, "") | {"notebook": str(out), "settings": point.shown, "decoded": 0}
     with _attempt(row):
@@ -174,8 +173,7 @@ def _spread(
     device: str | None, **how: object,
 ) -> None:  # fmt: skip
     """Hand the cells to ``workers`` executors of one process each; a process that dies costs the cell that it was at,
-    until the next run, and another takes its place.
-    """
+    until the next run, and another takes its place."""
     gpus = torch.cuda.device_count() if device in (None, "cuda") else 0
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")

@@ -70,8 +70,7 @@ class ExitRule:
 
     def remember(self, model: DiffusionModel, config: DecodeConfig, samples: int, width: int) -> Memory | None:
         """What the rule keeps between the steps of a run of so many batch rows of ``width`` columns, for
-        ``Step.memory``.
-        """
+        ``Step.memory``."""
         return None
 
 
