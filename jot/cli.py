@@ -23,6 +23,22 @@ from jot import __version__
 from jot.errors import Kind, Parser, UserError, local
 from jot.runs import distributed
 
+# Commands with a parser of their own: function, help.
+FORWARDED = {
+    "check": ("jot.reproduce.doctor:main", "see whether this machine is ready, and what to do if not"),
+    "lm-eval": ("jot.runs.harness:command", "lm-eval's own command line, with the model and the tasks of jot"),
+    "smol": ("jot.models.smol:main", "fetch and convert smol-dream, once, which the name does by itself too"),
+    "notebook": ("jot.runs.notebooks:command", "run a notebook with parameters, checked before it starts"),
+    "paper": ("jot.reproduce.again:main", "execute the notebooks from the records, decode a sample of them again"),
+    "verify-records": ("jot.reproduce.verify:main", "decode a sample of the recorded cells again and compare"),
+    "figures": ("jot.reproduce.again:figures", "execute the notebooks in place, redraw figures/ from the records"),
+    "report": ("jot.reproduce.report:main", "build the report, a folder of pages that needs no network"),
+}
+RECORDING = {"evaluate", "run", "calibrate"}  # what they had finished is there at their next run
+COUNT, SHARE = Kind(int, 1, optional=True), Kind(float, 0, 1, open=True, optional=True)
+KINDS = {"workers": COUNT, "slots": COUNT, "limit": COUNT, "seconds": Kind(float, 0, optional=True),
+         "epsilon": SHARE, "delta": SHARE}  # fmt: skip
+
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
     pairs = {}
@@ -87,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--split", help="documents to calibrate on (default: calibration, or the second split)")
     calibrate.add_argument("--store", help="records; what they lack is decoded (default: data/records as recorded)")
     calibrate.add_argument("--out", help="file for the result (default STORE/certified, or results/certified)")
-    calibrate.set_defaults(run=_calibrate)
+    calibrate.set_defaults(run=lambda options: importlib.import_module("jot.runs.calibrate").run(options))
 
     decode = commands.add_parser("decode", parents=[model, rule, weights], help="decode one prompt")
     decode.add_argument("prompt", help="the user's turn")
@@ -126,24 +142,6 @@ def _parser() -> argparse.ArgumentParser:
     for name, (_, words) in FORWARDED.items():
         commands.add_parser(name, help=words, add_help=False)
     return parser
-
-
-# Commands with a parser of their own: function, help.
-FORWARDED = {
-    "check": ("jot.reproduce.doctor:main", "see whether this machine is ready, and what to do if not"),
-    "lm-eval": ("jot.runs.harness:command", "lm-eval's own command line, with the model and the tasks of jot"),
-    "smol": ("jot.models.smol:main", "fetch and convert smol-dream, once, which the name does by itself too"),
-    "notebook": ("jot.runs.notebooks:command", "run a notebook with parameters, checked before it starts"),
-    "paper": ("jot.reproduce.again:main", "execute the notebooks from the records, decode a sample of them again"),
-    "verify-records": ("jot.reproduce.verify:main", "decode a sample of the recorded cells again and compare"),
-    "figures": ("jot.reproduce.again:figures", "execute the notebooks in place, redraw figures/ from the records"),
-    "report": ("jot.reproduce.report:main", "build the report, a folder of pages that needs no network"),
-}
-
-
-COUNT, SHARE = Kind(int, 1, optional=True), Kind(float, 0, 1, open=True, optional=True)
-KINDS = {"workers": COUNT, "slots": COUNT, "limit": COUNT, "seconds": Kind(float, 0, optional=True),
-         "epsilon": SHARE, "delta": SHARE}  # fmt: skip
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -201,12 +199,6 @@ def _evaluate(options: argparse.Namespace) -> None:
     print(f"            = {tokens / forwards:.2f} tokens a forward x {padding:.2f} length over tokens")
     print(f"  seconds   {frame['seconds'].mean():.3f} a sample, {frame['slots'].max()} at a time")
     print(f"  records   {options.store}/{summary.cell}.json")
-
-
-def _calibrate(options: argparse.Namespace) -> int:
-    from jot.runs.calibrate import run
-
-    return run(options)
 
 
 def _decode(options: argparse.Namespace) -> None:
@@ -320,9 +312,6 @@ def _pack(options: argparse.Namespace) -> None:
     from jot.records.pack import pack
 
     print(f"packed into {pack(options.store, options.folder, options.traces)}")
-
-
-RECORDING = {"evaluate", "run", "calibrate"}  # what they had finished is there at their next run
 
 
 def _refusal(error: Exception, kept: bool) -> str | None:

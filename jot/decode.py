@@ -23,6 +23,7 @@ from jot.sampler.output import Output
 from jot.sampler.proposals import KeyedDraws
 
 LOG = logging.getLogger("jot")
+RENAMED = {"length": "max_new_tokens", "max_length": "max_new_tokens", "inputs": "input_ids"}  # names that others use
 
 
 def _checked(model: DiffusionModel, method, samples: Iterable, draws, parameters: dict):
@@ -137,8 +138,7 @@ def decode_steps(
         UserError: an invalid parameter or prompt, before the first forward.
     """
     config, method, prompts = _checked(model, method, [(sample_id, rows_of(prompt_ids))], draws, parameters)
-    width = len(prompts[0][1]) + config.length
-    loop = Loop(model, config, method, 1, width, True, draws or KeyedDraws())
+    loop = Loop(model, config, method, 1, len(prompts[0][1]) + config.length, True, draws or KeyedDraws())
     for done in loop.run(iter(prompts)):
         if done is not None:
             return done[1]
@@ -159,9 +159,6 @@ class Generated(ModelOutput):
 
     sequences: Tensor | None = None
     outputs: list[Output] | None = None
-
-
-RENAMED = {"length": "max_new_tokens", "max_length": "max_new_tokens", "inputs": "input_ids"}  # names that others use
 
 
 def _unpadded(input_ids, attention_mask) -> tuple[Tensor, list[list[int]]]:

@@ -17,6 +17,7 @@ from jot.models.base import DiffusionModel
 from jot.sampler.config import DecodeConfig
 from jot.sampler.output import EXITED, SCHEDULED, Output
 
+HEAD = ("step", "position", "rule", "margin", "threshold", "token")
 RULES = {0: "", SCHEDULED: "schedule", EXITED: "exit", SCHEDULED | EXITED: "both"}
 STYLES = {0: "dim", SCHEDULED: "#d55e00", EXITED: "underline #0072b2", SCHEDULED | EXITED: "italic underline #d55e00"}
 
@@ -39,9 +40,6 @@ def _rows(model: DiffusionModel, commits: Commits) -> Iterator[tuple[str, ...]]:
         bar = "" if math.isnan(threshold) else f"{threshold:.2f}"
         text = json.dumps(piece(model, token))
         yield f"{commits.step + 1}", f"{at + 1}", RULES[int(rule)], f"{margin:.2f}", bar, text
-
-
-HEAD = ("step", "position", "rule", "margin", "threshold", "token")
 
 
 def watch(model: DiffusionModel, config: DecodeConfig, steps: Generator[Commits, None, Output], console=None) -> Output:
@@ -110,8 +108,7 @@ def check_file(name: str) -> None:
     if path.is_fifo() and path.absolute().parts[1] not in ("dev", "proc") or path.is_socket() or path.is_block_device():
         raise UserError(f"--html {name} is no regular file; name one")  # opened, a pipe waits for its reader
     fresh = not os.path.lexists(name)
-    with open(name, "a", encoding="utf-8"):
-        pass
+    open(name, "a", encoding="utf-8").close()
     if fresh:
         os.remove(name)
 
@@ -127,10 +124,8 @@ def page(model: DiffusionModel, config: DecodeConfig, prompt: str, sides: Mappin
         for at, (token, rule) in enumerate(zip(out.generated, out.trace.rule.tolist(), strict=True)):
             # What no step committed: constraints stand from the start, what is behind an end of text after the last.
             step = int(out.trace.step[at]) if rule else -1 if at in given else out.steps - 1
-            nats = [
-                round(float(x), 4) if math.isfinite(x) else None
-                for x in (out.trace.margin[at], out.trace.threshold[at])
-            ]
+            nats = (float(table[at]) for table in (out.trace.margin, out.trace.threshold))
+            nats = [round(x, 4) if math.isfinite(x) else None for x in nats]
             yield [_shown(model, token), piece(model, token), step, rule, *nats]
 
     made = []

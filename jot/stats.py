@@ -196,13 +196,11 @@ def bootstrap_indices(n: int, n_boot: int = N_BOOT, seed: int = 0) -> Iterator[n
 @lru_cache(maxsize=4)
 def _bootstrap_counts(n: int, n_boot: int, seed: int) -> np.ndarray:
     """How often each document occurs in each resample, uint8 of shape (n_boot, n): 20 MB at n = 2,000."""
-    counts = np.empty((n_boot, n), dtype=np.uint8)
-    row = 0
+    parts = []
     for chunk in bootstrap_indices(n, n_boot, seed):
         flat = chunk + np.arange(len(chunk))[:, None] * n
-        counts[row : row + len(chunk)] = np.bincount(flat.ravel(), minlength=chunk.size).reshape(chunk.shape)
-        row += len(chunk)
-    return counts
+        parts.append(np.bincount(flat.ravel(), minlength=chunk.size).reshape(chunk.shape).astype(np.uint8))
+    return np.concatenate(parts)
 
 
 def bootstrap_sums(values: np.ndarray, n_boot: int = N_BOOT, seed: int = 0) -> np.ndarray:
@@ -215,14 +213,12 @@ def bootstrap_sums(values: np.ndarray, n_boot: int = N_BOOT, seed: int = 0) -> n
     return np.concatenate(parts).T
 
 
-def _resampled(
-    statistic: Callable, rows: Sequence, n_boot: int = N_BOOT, seed: int = 0, alpha: float = ALPHA
-) -> Estimate:
-    """A statistic of sums over documents with its percentile interval; ``rows`` are resampled together."""
+def _resampled(figure: Callable, rows: Sequence, n_boot: int = N_BOOT, seed: int = 0, alpha: float = ALPHA) -> Estimate:
+    """A figure made of sums over documents with its percentile interval; ``rows`` are resampled together."""
     values = np.stack([np.asarray(row, dtype=float) for row in rows])
-    draws = statistic(*bootstrap_sums(values, n_boot, seed))
+    draws = figure(*bootstrap_sums(values, n_boot, seed))
     low, high = np.nanquantile(draws, [alpha / 2, 1 - alpha / 2])
-    return Estimate(float(statistic(*values.sum(axis=1))), float(low), float(high))
+    return Estimate(float(figure(*values.sum(axis=1))), float(low), float(high))
 
 
 def ratio_bootstrap(num: np.ndarray, den: np.ndarray, **how: float) -> Estimate:

@@ -5,7 +5,7 @@ For CUDA with Triton. The checkpoint layout stays: a module's weights become vie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,17 +22,6 @@ if triton is not None:
     import triton.language as tl
 
 
-@dataclass
-class _Layer:
-    norm1: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    out: Tensor
-    norm2: Tensor
-    gate_up: Tensor
-    down: Tensor
-
-
 def _join(parts: list[nn.Linear], name: str) -> Tensor | None:
     """One tensor of several layers' weights (or biases), of which theirs become views."""
     tensors = [getattr(part, name) for part in parts]
@@ -44,11 +33,13 @@ def _join(parts: list[nn.Linear], name: str) -> Tensor | None:
     return joint
 
 
-def _joint(parts: Parts) -> _Layer:
+def _joint(parts: Parts) -> SimpleNamespace:
+    """The weights of a block, those of one product as one tensor; ``qkv_bias`` may be None."""
     projections = [parts.q, parts.k, parts.v]
-    return _Layer(
-        parts.norm1.weight, _join(projections, "weight"), _join(projections, "bias"), parts.out.weight,
-        parts.norm2.weight, _join([parts.gate, parts.up], "weight"), parts.down.weight,
+    return SimpleNamespace(
+        norm1=parts.norm1.weight, qkv=_join(projections, "weight"), qkv_bias=_join(projections, "bias"),
+        out=parts.out.weight, norm2=parts.norm2.weight, gate_up=_join([parts.gate, parts.up], "weight"),
+        down=parts.down.weight,
     )  # fmt: skip
 
 

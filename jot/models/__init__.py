@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import reprlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from reprlib import repr as brief
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -69,17 +69,13 @@ def read_config(folder: Path):
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file} is not readable JSON ({error}); {AGAIN}") from error
     if not isinstance(raw, dict):
-        raise UserError(f"{file} must be a mapping of fields, not {reprlib.repr(raw)}; {AGAIN}")
+        raise UserError(f"{file} must be a mapping of fields, not {brief(raw)}; {AGAIN}")
     kind = raw.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise UserError(
-            f"model_type {reprlib.repr(kind)} in {file} is not supported; it must be one of {', '.join(FAMILIES)}"
-        )
+        raise UserError(f"model_type {brief(kind)} in {file} is not supported; it must be one of {', '.join(FAMILIES)}")
     config_class, model_class, supported = FAMILIES[kind]
     if model_class.__name__ not in (names := raw.get("architectures") or [model_class.__name__]):
-        raise UserError(
-            f"architectures={reprlib.repr(names)} in {file} is not supported; only {model_class.__name__!r} is"
-        )
+        raise UserError(f"architectures={brief(names)} in {file} is not supported; only {model_class.__name__!r} is")
     raw = with_rope(raw, file)
     check_fields(raw, file)
     check_unread(raw, {*config_class.__dataclass_fields__, *supported}, file)
@@ -89,9 +85,7 @@ def read_config(folder: Path):
         raise UserError(f"{file} cannot be used ({error}); {AGAIN}") from error
     for field, value in supported.items():
         if getattr(config, field, value) != value:
-            raise UserError(
-                f"{field}={reprlib.repr(getattr(config, field))} in {file} is not supported; only {value!r} is"
-            )
+            raise UserError(f"{field}={brief(getattr(config, field))} in {file} is not supported; only {value!r} is")
     check_heads(config, file)
     return config
 
@@ -197,9 +191,8 @@ def load(
     device, dtype = resolve_device(device), resolve_dtype(dtype)
     folder, commit = locate(name, revision)
     config = read_config(folder)
-    model_class = FAMILIES[config.model_type][1]
     with torch.device("meta"):
-        model = model_class(config)
+        model = FAMILIES[config.model_type][1](config)
     has = [getattr(torch.cpu, f"_is_{name}_supported", bool)() for name in ("avx512_bf16", "amx_tile")]
     narrow = device.type != "cpu" or any(has)  # multiplies bfloat16 at least as fast
     small = sum(p.numel() for p in model.parameters()) < (100_000_000 if narrow else 1_000_000_000)
@@ -245,10 +238,9 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     except (RuntimeError, TypeError) as error:
         raise UserError(f"unknown device {asked!r}; use cpu, cuda or cuda:N") from error
     if chosen.type == "cuda":
-        if not torch.cuda.is_available() or (chosen.index or 0) >= torch.cuda.device_count():
-            raise UserError(
-                f"device {asked!r} is not there: this machine has {torch.cuda.device_count()} CUDA devices; use cpu"
-            )
+        count = torch.cuda.device_count()
+        if not torch.cuda.is_available() or (chosen.index or 0) >= count:
+            raise UserError(f"device {asked!r} is not there: this machine has {count} CUDA devices; use cpu")
         return chosen
     try:
         if chosen.type == "cpu" and chosen.index:

@@ -56,14 +56,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     mask = None if key_mask is None else key_mask[:, None, None, :]
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=False)
-    return out.transpose(1, 2).flatten(2)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=False).transpose(1, 2).flatten(2)
 
 
 def linear_to(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     """``x @ weight.T`` in ``dtype``, without a rounded intermediate: CUDA can hand out the float32 sums of 16-bit
-    products; elsewhere the weight is widened a slice at a time.
-    """
+    products; elsewhere the weight is widened a slice at a time."""
     if weight.dtype.itemsize >= min(dtype.itemsize, 4):
         return F.linear(x.to(weight.dtype), weight).to(dtype)
     if x.is_cuda and x.dtype == weight.dtype:

@@ -23,17 +23,12 @@ IDLE = {
     "initializer_range", "max_window_layers", "mlp_ratio", "precision", "residual_dropout", "sliding_window",
 }  # fmt: skip
 LAYERS, SIZE = 1_000, 1 << 24  # far beyond any model; a module is made for each layer, on no device
-
-
 COUNT, ANY_COUNT, LENGTH = Kind(int, 1, SIZE), Kind(int, 1, SIZE, optional=True), Kind(int, 1)
 SHARED = {
     "vocab_size": COUNT,
     "rope_theta": Kind(float, 0, 1e30, open=True),  # float32 ends at 3e38
     "rms_norm_eps": Kind(float, 0, 1),
-    **dict.fromkeys(
-        ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id", "eot_token_id"),
-        Kind(int, -1, optional=True),
-    ),
+    **{f"{name}_token_id": Kind(int, -1, optional=True) for name in ("mask", "eos", "pad", "bos", "eot")},
 }
 FIELDS: dict[str, dict[str, Kind]] = {
     "llada": SHARED | {

@@ -42,22 +42,12 @@ class DreamLayer(Block):
         super().__init__(config)
         width, mlp = config.hidden_size, config.intermediate_size
         self.input_layernorm = RMSNorm(width, config.rms_norm_eps)
-        self.self_attn = nn.ModuleDict(
-            {
-                "q_proj": nn.Linear(width, width, bias=True),
-                "k_proj": nn.Linear(width, self.kv_width, bias=True),
-                "v_proj": nn.Linear(width, self.kv_width, bias=True),
-                "o_proj": nn.Linear(width, width, bias=False),
-            }
-        )
+        sizes = {"q_proj": width, "k_proj": self.kv_width, "v_proj": self.kv_width}
+        projections = {name: nn.Linear(width, size, bias=True) for name, size in sizes.items()}
+        self.self_attn = nn.ModuleDict({**projections, "o_proj": nn.Linear(width, width, bias=False)})
         self.post_attention_layernorm = RMSNorm(width, config.rms_norm_eps)
-        self.mlp = nn.ModuleDict(
-            {
-                "gate_proj": nn.Linear(width, mlp, bias=False),
-                "up_proj": nn.Linear(width, mlp, bias=False),
-                "down_proj": nn.Linear(mlp, width, bias=False),
-            }
-        )
+        shapes = {"gate_proj": (width, mlp), "up_proj": (width, mlp), "down_proj": (mlp, width)}
+        self.mlp = nn.ModuleDict({name: nn.Linear(*shape, bias=False) for name, shape in shapes.items()})
 
     @property
     def parts(self) -> Parts:
@@ -73,20 +63,17 @@ class DreamModel(DiffusionModel):
     family = "dream"
     shift = 1
     decode_defaults = {
-        "schedule": "precomputed", "proposal": "dream", "ranking": "entropy",
-        "temperature": 0.1, "top_p": 0.9,
+        "schedule": "precomputed", "proposal": "dream", "ranking": "entropy", "temperature": 0.1, "top_p": 0.9,
     }  # fmt: skip
-
     places = {"embedding": "model.embed_tokens", "layers": "model.layers", "norm": "model.norm", "head": "lm_head"}
 
     def __init__(self, config: DreamConfig):
         super().__init__(config)
-        self.model = nn.ModuleDict(
-            {
-                "embed_tokens": nn.Embedding(config.vocab_size, config.hidden_size),
-                "layers": nn.ModuleList([DreamLayer(config) for _ in range(config.num_hidden_layers)]),
-                "norm": RMSNorm(config.hidden_size, config.rms_norm_eps),
-            }
-        )
+        parts = {
+            "embed_tokens": nn.Embedding(config.vocab_size, config.hidden_size),
+            "layers": nn.ModuleList([DreamLayer(config) for _ in range(config.num_hidden_layers)]),
+            "norm": RMSNorm(config.hidden_size, config.rms_norm_eps),
+        }
+        self.model = nn.ModuleDict(parts)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()

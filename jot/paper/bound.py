@@ -82,8 +82,7 @@ class Process:
     @cached_property
     def table(self) -> np.ndarray:
         """The posterior of every context there is, ``[(size + 1) ** length, length, size]``, by ``code``."""
-        digits = itertools.product(range(self.size + 1), repeat=self.length)
-        return self.posterior(np.array(list(digits)))
+        return self.posterior(np.array(list(itertools.product(range(self.size + 1), repeat=self.length))))
 
     def code(self, contexts: np.ndarray) -> np.ndarray:
         """The number of each context, its row in ``table``."""

@@ -183,7 +183,6 @@ def known() -> dict[str, Rule]:
 
 # --- the main table -----------------------------------------------------------------------------------------
 
-
 PASSED = ("better", "non-inferior", "worse within the margin")
 
 
@@ -258,9 +257,7 @@ def threshold_speed(at: Evidence) -> Judged:
 
 @criterion
 def spatial_speed(at: Evidence) -> Judged:
-    keys = {
-        f"{task}: ratio of speedups": (DREAM, task, "jot gamma=0.9 window=16", "jot spatial=False") for task in LONG
-    }
+    keys = {f"{t}: ratio of speedups": (DREAM, t, "jot gamma=0.9 window=16", "jot spatial=False") for t in LONG}
     return each({name: at.ratio(*key) for name, key in keys.items()}, "above 1", "below 1", factor)
 
 
@@ -485,6 +482,7 @@ def quality_kept(at: Evidence) -> Judged:
 # --- all of them --------------------------------------------------------------------------------------------
 
 NOT_BLIND = "Second round: criteria that are not blind"  # a heading of the plan
+BY = f"differences of scores in points with {show.TANGO}, speedups with 95 % bootstrap intervals, shares with Wilson's"
 
 
 def _text(name: str) -> str:
@@ -552,9 +550,6 @@ def given(answers: Mapping[str, Judged]) -> pd.DataFrame:
     return rows.assign(status=[word for word, _ in answers.values()], detail=[detail for _, detail in answers.values()])
 
 
-BY = f"differences of scores in points with {show.TANGO}, speedups with 95 % bootstrap intervals, shares with Wilson's"
-
-
 def table(frame: pd.DataFrame, tier: str = show.tier(DREAM), by: str = BY) -> show.Table:
     """The frame of ``judge``: claim, criterion as planned, what came out; whose runs, and what their intervals are."""
     sighted, settled = exceptions(list(frame["id"]))
@@ -567,18 +562,16 @@ def table(frame: pd.DataFrame, tier: str = show.tier(DREAM), by: str = BY) -> sh
     excepted = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)
     fixed = "criteria fixed in notebooks/ANALYSIS.md before these runs"
     fixed += f", with exceptions listed there under Deviations ({excepted})" if excepted else ""
-    shown = pd.DataFrame(
-        {
-            "Phenomenon": [name + ("\nnot blind" if name in sighted + valued else "") for name in frame["id"]],
-            "Claim of the paper": frame["claim"],
-            "Seen where": frame["seen"],
-            "Not seen where": frame["not_seen"],
-            "Status": [f"**{word}**" for word in frame["status"]],
-            "Detail": [re.sub(r"\[[^]]*\]", lambda m: m[0].replace(" ", "\u00a0"), text) for text in frame["detail"]],
-        }
-    )
+    shown = {
+        "Phenomenon": [name + ("\nnot blind" if name in sighted + valued else "") for name in frame["id"]],
+        "Claim of the paper": frame["claim"],
+        "Seen where": frame["seen"],
+        "Not seen where": frame["not_seen"],
+        "Status": [f"**{word}**" for word in frame["status"]],
+        "Detail": [re.sub(r"\[[^]]*\]", lambda m: m[0].replace(" ", "\u00a0"), text) for text in frame["detail"]],
+    }
     caption = (
         f"Phenomena of the plan, {fixed}; {tier}. Exploratory: {by}. Seen or not seen at this scale only; "
         "undecided: neither criterion is met, or both; not shown: a run is not recorded."
     )
-    return show.table(shown, caption)
+    return show.table(pd.DataFrame(shown), caption)

@@ -20,12 +20,8 @@ MORE = 2  # decimals that may be added
 WILSON = "Wilson 95 % interval"
 TANGO = "Tango 95 % score interval"
 BOOT = f"95 % percentile bootstrap over documents, {stats.N_BOOT:,} resamples shared across methods"
-PLANNED = {
-    "pocket_gsm8k": 2000,
-    "pocket_mmlu": 2000,
-    "pocket_hellaswag": 2000,
-    "pocket_humaneval": 1000,
-}  # n of the plan
+# n of the plan.
+PLANNED = {"pocket_gsm8k": 2000, "pocket_mmlu": 2000, "pocket_hellaswag": 2000, "pocket_humaneval": 1000}
 # How a notebook's `methods` are called, in the order of a table's rows; the last three are variants of baselines.
 LABELS = {
     "full": "Full decoding",

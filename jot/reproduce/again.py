@@ -234,8 +234,7 @@ def figures(arguments: Sequence[str] | None = None) -> int:
     """``jot figures``: rewrite the outputs in ``notebooks/`` and what is in ``figures/`` from the records."""
     parser = Parser(prog="jot figures", description="Rewrite notebooks/ and figures/.")
     parser.add_argument("notebooks", nargs="*", help="names of notebooks (default: all)")
-    options = parser.parse_args(arguments)
-    for name in options.notebooks or notebooks.names():
+    for name in parser.parse_args(arguments).notebooks or notebooks.names():
         begun = time.perf_counter()
         notebooks.refresh(name, home() / "figures")
         print(f"  {name}: {time.perf_counter() - begun:.0f} s", flush=True)

@@ -77,8 +77,7 @@ def packages() -> Iterator[Result]:
         if locked.get(name) not in (None, version.partition("+")[0]):
             other.append(f"{name} {version} (locked: {locked[name]})")
     if missing:
-        core = [name for name in missing if name in CORE]
-        note = "" if core else "; decoding works without"
+        note = "; decoding works without" if set(CORE).isdisjoint(missing) else ""
         yield Result("packages", False, f"missing: {', '.join(missing)}{note}", SETUP)
     elif other:
         yield Result("packages", None, f"other versions than requirements.lock: {', '.join(other)}", SETUP)
@@ -210,8 +209,7 @@ def run(seconds: float = SECONDS, where: str | None = None) -> Iterator[tuple[st
         except ImportError as error:
             yield section, Result(section, False, f"cannot look: {error.name or error} is not installed", SETUP)
         except Exception as error:  # whatever is broken here is what this command is for
-            text = " ".join(str(error).split())[:300]
-            yield section, Result(section, False, text, f"put that right; {SETUP}")
+            yield section, Result(section, False, " ".join(str(error).split())[:300], f"put that right; {SETUP}")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -25,6 +25,7 @@ from jot.errors import Parser, UserError, destination, local
 from jot.models import home
 from jot.records import metas
 
+Place = str | os.PathLike
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><link rel="icon" href="data:,"><link rel="stylesheet" href="{up}style.css"></head>
@@ -34,7 +35,7 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-def executed(places: Iterable[str | os.PathLike]) -> list[Path]:
+def executed(places: Iterable[Place]) -> list[Path]:
     """The notebooks in files and folders, in order, without those that failed or are being written.
 
     Raises:
@@ -51,7 +52,7 @@ def executed(places: Iterable[str | os.PathLike]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def recorded(places: Iterable[str | os.PathLike] | None) -> pd.DataFrame:
+def recorded(places: Iterable[Place] | None) -> pd.DataFrame:
     """One row a recorded cell of these stores; by default of data/records and the record sets in it, if any."""
     main = home() / "data" / "records"
     default = [main, *sorted(path.parent for path in main.glob("*/manifest.json"))]
@@ -188,11 +189,7 @@ def _picture(path: Path) -> str:
     return f"* [![{name}](figures/{path.name})](figures/{(pdf if pdf.is_file() else path).name})\n  {name}"
 
 
-def build(
-    out: str | os.PathLike,
-    notebooks: Sequence[str | os.PathLike] | None = None,
-    records: Sequence[str | os.PathLike] | None = None,
-) -> Path:
+def build(out: Place, notebooks: Sequence[Place] | None = None, records: Sequence[Place] | None = None) -> Path:
     """Build the report; the folder ``out`` is replaced when the new one is whole. Returns its index.
 
     Args:

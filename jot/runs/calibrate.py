@@ -140,12 +140,10 @@ def _recorded(store: Path, model: str, task: str, split: str, dtype: str) -> Cal
 def run(o: argparse.Namespace) -> int:
     """``jot calibrate``. Returns the exit code; 1 where no threshold can be certified."""
     o.dtype = o.dtype or "float32"
-    splits = tasks.get(o.task).splits
-    split = o.split or ("calibration" if "calibration" in splits else splits[-1] if len(splits) > 1 else "")
-    if split not in splits or split == splits[0]:
-        raise UserError(
-            f"{o.task} needs a split to calibrate on that is not its test split; it has {', '.join(splits)}"
-        )
+    names = tasks.get(o.task).splits
+    split = o.split or ("calibration" if "calibration" in names else names[-1] if len(names) > 1 else "")
+    if split not in names or split == names[0]:
+        raise UserError(f"{o.task} needs a split to calibrate on that is not its test split; it has {', '.join(names)}")
     store = Path(o.store or home() / "data" / "records")
     packed = (store / "manifest.json").is_file()
     if not o.store and not packed:
@@ -159,8 +157,7 @@ def run(o: argparse.Namespace) -> int:
     def losses(tau: float) -> np.ndarray:
         return loss_of(o.loss, full, full if math.isinf(tau) else at(tau))[: o.limit]
 
-    walked = certify(losses, o.loss, o.epsilon, o.delta)
-    return report(o, path, split, walked)
+    return report(o, path, split, certify(losses, o.loss, o.epsilon, o.delta))
 
 
 def _decoding(o: argparse.Namespace, store: Path, split: str) -> Callable[[float], pd.DataFrame]:

@@ -46,8 +46,7 @@ def _smi(index: int) -> dict[str, str]:
 
 def hardware(device: torch.device) -> dict[str, object]:
     """The machine; `kind` is what two cells must share for their timings to be compared: "cpu" or the GPU's
-    name.
-    """
+    name."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found: dict[str, object] = {
         "kind": "cpu", "cpu": _cpu(), "cores": cores, "threads": torch.get_num_threads(),

@@ -124,9 +124,7 @@ class NotebookPoint:
     def of(cls, name: str, parameters: Mapping[str, object]) -> NotebookPoint:
         """A point from papermill parameters, checked against the notebook's cell tagged `parameters`."""
         path = locate(name)
-        values = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in given(path, parameters).items()
-        }
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in given(path, parameters).items()}
         for task in {**declared(path), **values}.get("tasks") or ():
             tasks.get(task)
         for model in values.get("models") or () if values.get("source") == "live" else ():

@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import lm_eval.config.evaluate_config
 import lm_eval.models  # noqa: F401  first: a model registered before it would hide all others
@@ -38,7 +38,7 @@ from jot.records.store import Writer, writable
 from jot.runs import distributed, environment, settings
 from jot.sampler.config import check_prompt
 from jot.sampler.exits import rule_of
-from jot.sampler.output import Output, Trace
+from jot.sampler.output import Output
 from jot.tasks.bench import Bench
 from jot.tasks.extract import cut
 from jot.tasks.text import answer_ids, encode, render, to_text, untemplated
@@ -77,7 +77,8 @@ class JotLM(LM):
         Kind(int, 0, 1 << 63).check("--model_args seed", seed)
         if pretrained == "":
             raise UserError("--model_args pretrained= is empty; name a model, a folder or a hub id")
-        self.slots = _slots(batch_size)
+        automatic = re.fullmatch("auto(:[0-9.]+)?", str(batch_size))
+        self.slots = 16 if automatic else COUNT.read("--batch_size", batch_size)
         if device == "cuda:0" and not torch.cuda.is_available():
             device = None  # lm-eval's command line asks for cuda:0 unless told otherwise
         self._rank, self._world_size = distributed.rank(), distributed.world()
@@ -114,11 +115,10 @@ class JotLM(LM):
         """lm-eval's response cache has no model arguments in its keys: it is kept for one configuration."""
         super().set_cache_hook(cache_hook)
         own = [__version__, self.model.fingerprint, str(self.model.dtype), self.method, self.seed, self.parameters]
-        own, cached = json.dumps(own, sort_keys=True, default=str), cache_hook.dbdict
-        if cached is not None and cached.setdefault("jot", own if not len(cached) else None) != own:
-            raise UserError(
-                f"the cache {cached.filename} holds answers of another configuration; use another --use_cache"
-            )
+        own, kept = json.dumps(own, sort_keys=True, default=str), cache_hook.dbdict
+        if kept is not None and kept.setdefault("jot", own if not len(kept) else None) != own:
+            name = kept.filename
+            raise UserError(f"the cache {name} holds answers of another configuration; use another --use_cache")
 
     def chat_template(self, chat_template: bool | str = False) -> str:
         if chat_template and (told := untemplated(self.model)):
@@ -183,13 +183,6 @@ class JotLM(LM):
         raise UserError(LIKELIHOOD)
 
     loglikelihood_rolling = loglikelihood
-
-
-def _slots(batch_size) -> int:
-    """Rows of the batch by lm-eval's ``--batch_size``."""
-    if re.fullmatch("auto(:[0-9.]+)?", str(batch_size)):
-        return 16
-    return COUNT.read("--batch_size", batch_size)
 
 
 def _output_types(asked: str | Mapping, index: Mapping) -> Iterator[tuple[object, str]]:
@@ -290,14 +283,11 @@ class Summary:
         return float(self.frame["configured_steps"].sum() / self.frame["steps"].sum())
 
 
-def _trace(trace: Trace) -> dict[str, list]:
-    def numbers(values) -> list:
-        values = np.asarray(values)
-        if values.dtype.kind != "f":
-            return values.tolist()
-        return [float(f"{x:.6g}") if math.isfinite(x) else None for x in values.tolist()]
-
-    return {name: numbers(getattr(trace, name)) for name in TRACE}
+def _numbers(values: Sequence | np.ndarray) -> list:
+    values = np.asarray(values)
+    if values.dtype.kind != "f":
+        return values.tolist()
+    return [float(f"{x:.6g}") if math.isfinite(x) else None for x in values.tolist()]
 
 
 def record_of(model: DiffusionModel, bench: Bench, doc_id: str, out: Output, steps: int, slots: int) -> dict:
@@ -313,7 +303,9 @@ def record_of(model: DiffusionModel, bench: Bench, doc_id: str, out: Output, ste
     }  # fmt: skip
     if out.loop != "plain":
         record["loop"] = out.loop
-    return record if out.trace is None else {**record, "trace": _trace(out.trace)}
+    if out.trace is not None:
+        record["trace"] = {name: _numbers(getattr(out.trace, name)) for name in TRACE}
+    return record
 
 
 def evaluate(

@@ -93,17 +93,12 @@ def run(
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
-    streams = {"stdout_file": sys.stdout, "stderr_file": sys.stderr} if progress else {}
+    how = {"stdout_file": sys.stdout, "stderr_file": sys.stderr} if progress else {}
+    how["parameters"] = {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
+    how |= {"kernel_name": "python3", "progress_bar": progress}
     try:
         with _kernel_environment():
-            papermill.execute_notebook(
-                unformatted(path),
-                unformatted(partial),
-                parameters={k: str(v) if isinstance(v, Path) else v for k, v in values.items()},
-                kernel_name="python3",
-                progress_bar=progress,
-                **streams,
-            )
+            papermill.execute_notebook(unformatted(path), unformatted(partial), **how)
         os.replace(partial, out)
         failed.unlink(missing_ok=True)
     except (PapermillExecutionError, DeadKernelError) as error:

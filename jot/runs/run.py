@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
+from itertools import takewhile
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -84,8 +85,7 @@ def executed(path: Path) -> bool:
 
 def execute(point: NotebookPoint, store: Path, cells: Iterable[str] = ()) -> dict:
     """Execute a notebook unless it has been since the records of ``cells`` (ids, decoded by its grid) and the packed
-    records that it reads were made; a row of the summary, whatever happens.
-    """
+    records that it reads were made; a row of the summary, whatever happens."""
     out, ids = point.out(store), set(cells)
     row = dict.fromkeys(COLUMNS, "") | {"notebook": str(out), "settings": point.shown, "decoded": 0}
     with _attempt(row):
@@ -147,7 +147,7 @@ def run(
     total, lock = len(points) + len(notebooks), threading.Lock()
     begun = time.perf_counter()
 
-    def more() -> bool:
+    def more(_: object) -> bool:
         return seconds is None or time.perf_counter() - begun < seconds
 
     def keep(row: dict) -> None:
@@ -158,27 +158,22 @@ def run(
                 summarize(store, rows)
 
     if workers == 1:
-        for point in points:
-            if not more():
-                break
+        for point in takewhile(more, points):
             keep(decode(point, store, device=device, slots=slots, data=data))
     else:
         _spread(points, keep, more, workers, device, store=store, slots=slots, data=data)
     cells = [row["cell"] for row in rows]
-    for notebook in notebooks if distributed.first() else ():
-        if not more():
-            break
+    for notebook in takewhile(more, notebooks if distributed.first() else ()):
         keep(execute(notebook, store, cells))
     return rows
 
 
 def _spread(
-    points: Sequence[Point], keep: Callable[[dict], None], more: Callable[[], bool], workers: int, device: str | None,
-    **how: object,
+    points: Sequence[Point], keep: Callable[[dict], None], more: Callable[[object], bool], workers: int,
+    device: str | None, **how: object,
 ) -> None:  # fmt: skip
     """Hand the cells to ``workers`` executors of one process each; a process that dies costs the cell that it was at,
-    until the next run, and another takes its place.
-    """
+    until the next run, and another takes its place."""
     gpus = torch.cuda.device_count() if device in (None, "cuda") else 0
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")
@@ -187,9 +182,7 @@ def _spread(
 
     def work(number: int) -> None:
         place, pool = f"cuda:{number % gpus}" if gpus else device, None
-        for point in left:
-            if not more():
-                return
+        for point in takewhile(more, left):
             pool = pool or ProcessPoolExecutor(1, context, _begin, (theirs, place, threads))
             try:
                 row = pool.submit(decode, point, device=place, **how).result()

@@ -66,12 +66,11 @@ def method_class(name: str | ExitRule) -> type:
     """The exit rule of that name, or of a preset's; of a rule, also one of a user's own, its class, unless its settings
     could not be recorded."""
     if isinstance(name, ExitRule):
+        kind = type(name).__name__
         if not dataclasses.is_dataclass(name):
-            raise UserError(f"{type(name).__name__} must be a dataclass, so that its settings are recorded")
+            raise UserError(f"{kind} must be a dataclass, so that its settings are recorded")
         if METHODS.get(name.name, name.__class__) is not name.__class__:
-            raise UserError(
-                f"{type(name).__name__} needs a name of its own: {name.name!r} names the runs of another rule"
-            )
+            raise UserError(f"{kind} needs a name of its own: {name.name!r} names the runs of another rule")
         return type(name)
     if name in REFUSED:
         raise UserError(f"{name} is not implemented: {REFUSED[name]}")
@@ -161,13 +160,7 @@ def describe(method) -> dict[str, object]:
 
 
 def cell_config(
-    model: DiffusionModel,
-    task: Task,
-    version: object,
-    split: str,
-    prompt_hash: str,
-    method,
-    config: DecodeConfig,
+    model: DiffusionModel, task: Task, version: object, split: str, prompt_hash: str, method, config: DecodeConfig
 ) -> dict[str, object]:
     """The resolved configuration that names a cell (the device is not part of it)."""
     decode = dataclasses.asdict(config)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from jot.models.base import DiffusionModel
     from jot.sampler.config import DecodeConfig
 
+REGIONS = ("masked", "generated", "answer")
+
 
 class ExitRule:
     """What the loop asks of a rule beside the call.
@@ -68,8 +70,7 @@ class ExitRule:
 
     def remember(self, model: DiffusionModel, config: DecodeConfig, samples: int, width: int) -> Memory | None:
         """What the rule keeps between the steps of a run of so many batch rows of ``width`` columns, for
-        ``Step.memory``.
-        """
+        ``Step.memory``."""
         return None
 
 
@@ -165,9 +166,6 @@ class JoT(ExitRule):
             return step.none(), None
         threshold = step.at(self.tau(step.resolved)).log()
         return (step.at(step.masks) if self.canvas else step.in_block) & (step.margin >= threshold), threshold
-
-
-REGIONS = ("masked", "generated", "answer")
 
 
 class Filling(ExitRule):
@@ -330,18 +328,13 @@ class KLASS(ExitRule):
         room = samples * config.length, model.head.shape[0]
         return Previous(samples, width, self.history, model.device, room, dtype)
 
-    def _track(self, step: Step) -> tuple[Tensor, Tensor]:
-        """The last ``history`` divergences of every row, ``[rows, history]``, and the probability of its leader."""
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
         before, at, past = step.memory.recall(step)
-        fresh, sure = divergence(step.logits, before, at)
+        fresh, sure = divergence(step.logits, before, at)  # and the probability of the leader
         if self.first_kl == "skip":
             fresh = fresh.masked_fill(at < 0, 0.0)
         past = torch.cat((past[:, 1:], fresh[:, None]), dim=1)
         step.memory.keep(step, past)
-        return past, sure
-
-    def __call__(self, step: Step) -> tuple[Tensor, Tensor | None]:
-        past, sure = self._track(step)
         ready = (sure >= self.conf_threshold) if self.inclusive else (sure > self.conf_threshold)
         ready &= step.in_block & (past < self.kl_threshold).all(-1)
         if not self.inclusive:
@@ -354,8 +347,7 @@ class KLASS(ExitRule):
 
 def _or_best(step: Step, confidence: Tensor, ready: Tensor) -> Tensor:
     """The masks of the block that are ``ready``, and always the most confident one."""
-    best = highest(confidence, step.slot, torch.ones_like(step.index), step.in_block)
-    return best | (step.in_block & ready)
+    return highest(confidence, step.slot, torch.ones_like(step.index), step.in_block) | (step.in_block & ready)
 
 
 @dataclass(frozen=True)

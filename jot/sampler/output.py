@@ -110,8 +110,7 @@ class Output:
     @classmethod
     def of(cls, model, config, tokens: list[int], prompt: int, *rest) -> Output:
         """From a canvas, the length of its prompt and the fields from ``steps`` on; behind a text that has ended, end
-        of text stands for the masks.
-        """
+        of text stands for the masks."""
         generated = tokens[prompt:]
         if config.stop_at_eos and ended(np.array(generated), model.mask_id, model.eos_id):
             generated = [model.eos_id if token == model.mask_id else token for token in generated]

@@ -26,9 +26,7 @@ class Previous(Memory):
         dtype: of the logits.
     """
 
-    def __init__(
-        self, samples: int, width: int, history: int, device, room: tuple[int, int], dtype: torch.dtype = torch.float32
-    ):
+    def __init__(self, samples: int, width: int, history: int, device, room: tuple[int, int], dtype: torch.dtype):
         self.seen = torch.full((samples, width), -2, dtype=torch.long, device=device)  # by which of a sample's forwards
         self.past = torch.zeros(samples, width, history, dtype=torch.float64, device=device)
         self.logits = torch.empty(room[0] + 1, room[1], dtype=dtype, device=device)  # the last row is never read
@@ -41,8 +39,7 @@ class Previous(Memory):
 
     def recall(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         """The logits kept, the row of them that each row had in its sample's last step (-1: none), and its divergences
-        ``[rows, history]``.
-        """
+        ``[rows, history]``."""
         home, position = step.homes[step.slot], step.position
         known = self.seen[home, position] == step.index[step.slot] - 1
         past = self.past[home, position].masked_fill(~known[:, None], 0.0)
@@ -90,8 +87,7 @@ class Credits(Memory):
 
     def add(self, step: Step, leader: Tensor, gain: Tensor, decay: float) -> tuple[Tensor, Tensor]:
         """Let the credits of the step's rows decay, add ``gain`` to that of their ``leader`` (both ``[rows]``), and
-        return the credited tokens and their credits, ``[rows, room]``.
-        """
+        return the credited tokens and their credits, ``[rows, room]``."""
         home, index = step.homes[step.slot], step.block_index[step.slot][:, None]
         before = self.token[home, step.position], self.credit[home, step.position]
         token, credit = before[0], torch.where(index > 0, before[1] * decay, 0.0)

@@ -78,8 +78,7 @@ def count(slot: Tensor, counted: Tensor, slots: int) -> Tensor:
 
 def ranks(confidence: Tensor, slot: Tensor, candidate: Tensor, slots: int) -> Tensor:
     """Rank from 0 of each row among its slot's candidates, by confidence, then position; the others come last."""
-    score = torch.where(candidate, confidence, -torch.inf)
-    order = score.argsort(descending=True, stable=True)
+    order = torch.where(candidate, confidence, -torch.inf).argsort(descending=True, stable=True)
     order = order[slot[order].argsort(stable=True)]
     size = count(slot, torch.ones_like(candidate), slots)
     first = size.cumsum(0) - size

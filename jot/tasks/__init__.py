@@ -20,6 +20,7 @@ from pathlib import Path
 from jot.errors import UserError, closest, home
 
 FOLDER = Path(__file__).parent
+WORKSHEETS = (256, 512, 1024, 2048)  # generated tokens
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,6 @@ def _pocket(name: str, summary: str, length: int, fresh: tuple[str, ...] = (), *
     files = {split: f"pocket_{name}/{split}.jsonl.xz" for split in ("test", "dev", *fresh)}
     return Task(f"pocket_{name}", summary, length, files, **extra)
 
-
-WORKSHEETS = (256, 512, 1024, 2048)  # generated tokens
 
 TASKS: dict[str, Task] = {
     task.name: task

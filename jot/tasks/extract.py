@@ -76,8 +76,7 @@ def _clean(text: str) -> str:
 def number(text: str, which: int = 0) -> str:
     """The first (`which=0`) or last (`which=-1`) number of `text` in canonical form: no commas, signs of
     currency, percent or unit, no trailing `.0`; fractions as `3/4` unless they end as decimals. `""` without
-    a number.
-    """
+    a number."""
     values = _values(_clean(text))
     return _canonical(values[which][1]) if values else ""
 
@@ -97,8 +96,7 @@ def boxed(text: str) -> list[str]:
 def gsm8k(text: str, equations: bool = False) -> str:
     r"""Final number of a worked solution: the last `\boxed{}` that holds a number, else the first `#### N`,
     else the last "the answer is N", which may correct an earlier one, else the last number in the text. Of an equation
-    in `#### 3 + 4 = 7` it is the right side with `equations`, else the first number, as in the recorded runs.
-    """
+    in `#### 3 + 4 = 7` it is the right side with `equations`, else the first number, as in the recorded runs."""
     text = cut(text)
     stated = [re.split(r"\.(?!\d)", line)[0] for line in reversed(_ANSWER_IS.findall(text))]  # to the sentence's end
     final = re.findall(r"####([^\n]*)", text)
@@ -111,8 +109,7 @@ def gsm8k(text: str, equations: bool = False) -> str:
 
 def worksheet(text: str, problems: int) -> str:
     """Final numbers of numbered answers, the last of a line as in `3: 4 + 5 = 9.`, parted by spaces; `-` where
-    there is none, the first where a problem is answered twice.
-    """
+    there is none, the first where a problem is answered twice."""
     found: dict[str, str] = {}
     for label, final in re.findall(r"^ *(\d{1,4}):.*?(\d{1,9})\D*$", cut(text), re.MULTILINE):
         found.setdefault(label, final)
@@ -131,8 +128,7 @@ _LOWER = re.compile(r"^[\s(\[\"'*`]*([a-z])[\s)\]\"'*`.:,]*$")
 
 def letter(text: str) -> str:
     """The chosen option of a multiple-choice answer: a leading letter ("B", "(B)", "D. text"), else a stated one
-    ("the answer is B"), else the first letter that stands alone. The article "A" in a sentence is no option.
-    """
+    ("the answer is B"), else the first letter that stands alone. The article "A" in a sentence is no option."""
     text = cut(text)
     article = re.compile(r"\s+[a-z]")
     for pattern in (_LEADING, _STATED, _ALONE, _LOWER):

@@ -7,12 +7,14 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from jot.errors import UserError
 from jot.tasks import extract, get, read_jsonl, sandbox, split_file
 from jot.tasks.documents import FIELDS, check
+
+C4_WORDS, C4_DOCUMENTS = 384, 2000  # a word is a token at least: 128 of prompt and 256 of reference; the most taken
 
 # ---------------------------------------------------------------- documents
 
@@ -101,9 +103,6 @@ def _documents(name: str, rows: Iterable[object], split: str) -> list[object]:
     return docs
 
 
-C4_WORDS, C4_DOCUMENTS = 384, 2000  # a word is a token at least: 128 of prompt and 256 of reference; the most taken
-
-
 def _long(docs: Iterable[Mapping], source: object) -> list[Mapping]:
     """The first `C4_DOCUMENTS` texts that are long enough for a prompt and its true continuation."""
     found = list(itertools.islice((doc for doc in docs if len(doc["text"].split()) >= C4_WORDS), C4_DOCUMENTS))
@@ -115,35 +114,20 @@ def _long(docs: Iterable[Mapping], source: object) -> list[Mapping]:
 # ---------------------------------------------------------------- answers
 
 
-def numbers(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
-    """lm-eval filter: the final number of each response."""
-    return [[extract.gsm8k(text, equations=True) for text in responses] for responses in resps]
+def _filter(read: Callable[[str, Mapping], str]) -> Callable:
+    """The lm-eval filter that reads an answer from each response, beside its document."""
+
+    def apply(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
+        return [[read(text, doc) for text in responses] for responses, doc in zip(resps, docs, strict=True)]
+
+    return apply
 
 
-def pocket_numbers(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
-    """lm-eval filter: the final number of each response, as it was recorded."""
-    return [[extract.gsm8k(text) for text in responses] for responses in resps]
-
-
-def worksheets(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
-    """lm-eval filter: the final number of each problem of a worksheet, in order and parted by spaces."""
-    return [
-        [extract.worksheet(text, len(doc["finals"])) for text in responses]
-        for responses, doc in zip(resps, docs, strict=True)
-    ]
-
-
-def letters(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
-    """lm-eval filter: the option letter of each response."""
-    return [[extract.letter(text) for text in responses] for responses in resps]
-
-
-def programs(resps: list[list[str]], docs: list[dict]) -> list[list[str]]:
-    """lm-eval filter: the completion of each prompt, as code."""
-    return [
-        [extract.code(text, doc["prompt"], doc["entry_point"]) for text in responses]
-        for responses, doc in zip(resps, docs, strict=True)
-    ]
+numbers = _filter(lambda text, doc: extract.gsm8k(text, equations=True))  # the final number
+pocket_numbers = _filter(lambda text, doc: extract.gsm8k(text))  # the same as it was recorded
+worksheets = _filter(lambda text, doc: extract.worksheet(text, len(doc["finals"])))  # of each problem, in order
+letters = _filter(lambda text, doc: extract.letter(text))  # of the option
+programs = _filter(lambda text, doc: extract.code(text, doc["prompt"], doc["entry_point"]))  # the prompt's completion
 
 
 # ---------------------------------------------------------------- scores

@@ -41,13 +41,14 @@ def check(
     prompt: str, completion: str, test: str, entry_point: str, timeout: float = TIMEOUT, memory: int = MEMORY
 ) -> Verdict:
     """Runs ``completion`` against its hidden test; never raises for anything that the program does."""
+    global _CURRENT
     problem = {"task_id": "", "prompt": prompt, "test": test, "entry_point": entry_point}
     request = {"problem": problem, "completion": completion, "timeout": timeout, "memory": memory}
     with _LOCK:
         for _ in range(2):  # a process that was killed from outside (out of memory) is replaced once
-            process = _process()
+            _CURRENT = _CURRENT or _Process()
             try:
-                reason = process.ask(request)
+                reason = _CURRENT.ask(request)
                 return Verdict(reason == "passed", reason)
             except TimeoutError:
                 _stop()
@@ -106,12 +107,6 @@ class _Process:
 _LOCK = threading.Lock()
 _CURRENT: _Process | None = None
 _OF_PARENTS: list[_Process | None] = []  # kept, so that no copy of this process waits for them
-
-
-def _process() -> _Process:
-    global _CURRENT
-    _CURRENT = _CURRENT or _Process()
-    return _CURRENT
 
 
 def _stop() -> None:

@@ -58,11 +58,7 @@ def hashed(ids: Sequence[int]) -> str:
 
 def ends(model: DiffusionModel) -> set[int]:
     """Ids that end an answer: end of text, padding, and the end of a chat turn where there is one."""
-    found = {
-        model.eos_id,
-        model.tokenizer.pad_token_id,
-        *model.tokenizer.convert_tokens_to_ids(list(END_MARKS)),
-    }
+    found = {model.eos_id, model.tokenizer.pad_token_id, *model.tokenizer.convert_tokens_to_ids(list(END_MARKS))}
     return found - {None, model.tokenizer.unk_token_id}
 
 
