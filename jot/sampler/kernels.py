@@ -17,6 +17,7 @@ try:
 except ImportError:  # a CPU build of torch comes without it
     triton = None
 
+
 PARTS = 8  # programs that share a row of ``fused_divergence``
 
 
@@ -60,7 +61,8 @@ def top2(logits: Tensor) -> Top2:
     """Top-2 statistics of ``logits`` ``[rows, vocabulary]``, with ties resolved to the lowest index."""
     if fusable(logits) and logits.dtype == torch.float32:
         return fused_top2(logits)
-    return Top2(*map(torch.cat, zip(*(_top2(logits[rows]) for rows in slices(logits)), strict=True)))
+    parts = [_top2(logits[rows]) for rows in slices(logits)]
+    return Top2(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _top2(logits: Tensor) -> Top2:

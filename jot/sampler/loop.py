@@ -199,7 +199,8 @@ class Loop:
                 within = edges[:, :1] + torch.arange(size, device=device)
                 within = torch.where(within < stop[:, None], within, width)
             view = View(self.cache, pick, width, within, straight=group == list(range(len(group))))
-        key_mask = None if len({slot.prompt for slot in slots}) == 1 else inside
+        equal = len({slot.prompt for slot in slots}) == 1
+        key_mask = None if equal else inside
         given = self.given[pick, :width] if config.guidance > 0 else None
         logits = predict(self.model, config, self.banned, canvas, given, key_mask, row, position, view)
         plans = [entry(slot.plan, slot.index) for slot in slots]

@@ -57,8 +57,10 @@ class KeyedDraws:
 
     def gumbel(self, logits: Tensor, temperature: float, step: Step) -> Tensor:
         """argmax of logits + temperature * Gumbel noise, that is a draw from softmax(logits / temperature)."""
-        probs = (((logits[rows].double() / temperature).softmax(-1), rows) for rows in slices(logits))
-        return torch.cat([self.categorical(part, step, rows) for part, rows in probs])
+        parts = []
+        for rows in slices(logits):
+            parts.append(self.categorical((logits[rows].double() / temperature).softmax(-1), step, rows))
+        return torch.cat(parts)
 
     def ranks(self, step: Step) -> Tensor:
         """The random confidence of LLaDA's ``remasking="random"``, in (0, 1); ``[rows]``."""
@@ -98,6 +100,7 @@ RANKINGS: dict[str, Callable[[Tensor, Tensor], Tensor] | None] = {
 
 # ---- proposals ---------------------------------------------------------------------------------------------
 
+
 MANY, LEADERS = 8192, 1024  # a vocabulary that is slow to sort, and the tokens of it that are tried first
 
 
@@ -128,7 +131,8 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
             wide = _among_leaders(logits, probs, top_p, kept, wide)
     if len(wide):
         value, order = logits[wide].sort(stable=True, dim=-1, descending=True)
-        value[:, 1:][value.softmax(-1).cumsum(-1)[:, :-1] > top_p] = -torch.inf
+        cumulative = value.softmax(-1).cumsum(-1)
+        value[:, 1:][cumulative[:, :-1] > top_p] = -torch.inf
         kept[wide] = torch.empty_like(value).scatter(-1, order, value)
     return kept
 
@@ -196,7 +200,8 @@ def scheduled(step: Step, method, config: DecodeConfig, draws, exits: Tensor, fr
     if method.combine == "after_exit":
         candidate = candidate & ~exits
     elif method.combine == "instead":
-        candidate = candidate & (count(step.slot, exits, slots) == 0)[step.slot]
+        resting = count(step.slot, exits, slots) > 0
+        candidate = candidate & ~resting[step.slot]
     if config.ranking == "origin":  # all that join
         return (-rank < step.share[step.slot]) & candidate
     left = count(step.slot, step.in_block, slots)
