@@ -118,6 +118,9 @@ def test_dev_stands_beside_test(ran):
     found = space["slope"]("difference", space["dev"].query("task == 'pocket_gsm8k'").set_index("model"))
     assert slopes.loc[("JoT minus full, points", TASKS[0]), "Slope, dev"] == space["spelled"](found)
     assert "20 of 20 differences have the sign" in gave["verdict"][0].text
+    wide = space["pair"].query("task == 'pocket_humaneval'")
+    more = (wide["full_score"] > wide["full_score_test"]).sum()
+    assert f"full decoding's score on humaneval is higher on dev in {more} of 10" in gave["dev-table"][-1].caption
 
 
 def test_dev_decides_nothing(tmp_path):

@@ -230,7 +230,16 @@ def test_numbers_by_hand(ran):
     assert table.loc[("People, what the speaker said next", ""), "MAUVE"].endswith("the ceiling")
     assert len(table) == 21 and "not recorded" not in repr(gave["quality-table"][-1])
     assert len(gave["gaps-table"][-1].frame) == 19 and set(gave["checks"][-1].frame[""]) == {"holds"}
+    rep = repetition_of(space, "argmax@90") - repetition_of(space, "full@next")
+    told = space["answers"].set_index("id").loc["smol-kept", "detail"].partition(space["LATER"])[2]
+    assert told.startswith(f": Rep-4 {rep:+.4f} [") and "by the same rule" in told
     assert "Noise floor" in gave["verdict"][0].text and "Pretrained tier, 135 M parameters" in gave["verdict"][0].text
+
+
+def repetition_of(space, name: str) -> float:
+    """Mean Rep-4 of a set of texts."""
+    fours = [{tuple(x[i : i + 4]) for i in range(len(x) - 3)} for x in map(list, space["tokens"][name])]
+    return float(np.mean([1 - len(some) / 125 for some in fours]))
 
 
 def test_the_page_ends_by_hand(ran, capsys):

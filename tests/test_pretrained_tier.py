@@ -131,7 +131,35 @@ def test_rules_against_each_other_by_hand(page):
     assert row["Same answer, JoT minus it, points"].startswith(f"{100 * (kept[0] - kept[1]):+.1f}\n")
     assert shown.loc[("MMLU", "Fast-dLLM"), "Same answer, %"] == "" and shown.loc[("MMLU", "Prophet"), "Same answer, %"]
     points = shown.loc[("GSM8K", "Prophet"), "Same answer, JoT minus it, points"].replace("\n", " ")
-    assert f"GSM8K {points} points" == detail(space["real"], "real-prophet")
+    assert detail(space["real"], "real-prophet").startswith(f"GSM8K {points} points; {space['LATER']}: ")
+
+
+def test_texts_that_end_and_texts_that_fill_the_canvas_by_hand(page):
+    """JoT against Prophet, and the rank correlation, in the two parts that the criteria pool."""
+    space, gave = page
+    rows = raw()
+    prophet = runs(STORE, model="smol-dream", task="gsm8k", method="prophet")["cell"].item()[-10:]
+    full, jot, rule = (rows[rows["cell"] == key].set_index("doc_id").sort_index() for key in (FULL, JOT, prophet))
+    small = pd.read_parquet(STORE / "benchmarks.parquet")
+    full_small, jot_small = (small[small["cell"] == key].set_index("doc_id").sort_index() for key in (FULL, JOT))
+    ends = pd.Series([bool({0, 2} & set(x.tolist())) for x in full["generated"]], full.index)
+    said = [run["answer"].where(run["answer"].fillna("") != "", run["text"]) for run in (full, jot, rule)]
+    kept, theirs = said[1] == said[0], said[2] == said[0]
+    same = [
+        (a[:n] == b[:n]).mean() for a, b, n in zip(jot["generated"], full["generated"], full_small["end"], strict=True)
+    ]
+    share = (jot_small["beside"] / jot_small["end"]).to_numpy()
+    table = gave["loops-shown"][-1].frame.set_index(["Benchmark", "Texts"])
+    column = "Same answer, JoT minus Prophet, points"
+    for words, part in (("full decoding ends the text", ends), ("full decoding fills the canvas", ~ends)):
+        pair = stats.paired(kept[part].astype(float), theirs[part].astype(float))
+        low, high = (100 * x for x in stats.tango(pair["b"], pair["c"], int(part.sum())))
+        gap = f"{100 * (kept[part].mean() - theirs[part].mean()):+.1f}\n[{low:+.1f}, {high:+.1f}]"
+        assert table.loc[("GSM8K", words), ["n", column]].tolist() == [str(part.sum()), gap]
+        assert f"where {words}: {gap} points".replace("\n", " ") in detail(space["real"], "real-prophet")
+        rho = spearmanr(share[part], np.array(same)[part]).statistic
+        assert f"where {words}: {rho:+.2f} [" in detail(space["real"], "real-beside")
+    assert table.loc[("HumanEval", "all"), column] and len(table.loc["HumanEval"]) == 3
 
 
 def test_flips_by_hand(page):
