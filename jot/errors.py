@@ -176,28 +176,48 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jot"
 
 
-def unpacked(file: Path) -> Path:
-    """``file``, made first of the ``.xz`` beside it where it is not there or older; in `cache` if not in its folder."""
-    import lzma  # not in every build of Python
-
-    packed = file.with_name(f"{file.name}.xz")
-    if not packed.is_file() or file.is_file() and file.stat().st_mtime_ns >= packed.stat().st_mtime_ns:
-        return file
-    content = packed.read_bytes()
-    if not os.access(file.parent, os.W_OK):
-        file = cache() / hashlib.sha256(content).hexdigest()[:12] / file.name
-        if file.is_file():
-            return file
-        file.parent.mkdir(parents=True, exist_ok=True)
+def unxz(content: bytes) -> bytes:
+    """What was compressed by xz; a ValueError says that it was not, or was cut short."""
     try:
-        content = lzma.decompress(content)
+        import lzma
+    except ModuleNotFoundError as error:  # some builds of Python lack it
+        raise UserError("this Python was built without lzma; build it with liblzma, or use another Python") from error
+    try:
+        return lzma.decompress(content)
     except lzma.LZMAError as error:
+        raise ValueError(error) from error
+
+
+def unpacked(file: Path) -> Path:
+    """``file``, or where it is not there what the ``.xz`` beside it holds, kept in `cache` by that file's hash."""
+    packed = file.with_name(f"{file.name}.xz")
+    if file.exists() or not packed.exists():
+        return file
+    try:
+        content = packed.read_bytes()
+        found = cache() / f"{file.parent.name}-{hashlib.sha256(content).hexdigest()[:12]}" / file.name
+        if found.is_file():
+            return found
+        content = unxz(content)
+        found.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=found.parent) as made:  # what breaks off leaves nothing
+            part = Path(made) / file.name
+            part.write_bytes(content)
+            os.replace(part, found)  # another process may have been first
+    except OSError as error:
+        what = f"cannot unpack {packed} to {cache()} ({error.strerror})"
+        raise UserError(f"{what}; make room or permit it, or name another place with XDG_CACHE_HOME") from error
+    except UserError:
+        raise
+    except ValueError as error:
         raise UserError(f"{packed} is cut short or damaged ({error}); check it out again") from error
-    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as made:
-        made.write(content)
-    os.chmod(made.name, 0o644)
-    os.replace(made.name, file)  # another process may have been first
-    return file
+    return found
+
+
+def remade(file: Path) -> str:
+    """What to do about a damaged file: those that are made here are made again where they are gone."""
+    made = file.is_relative_to(cache()) or file.with_name(f"{file.name}.xz").exists()
+    return "delete it, and it is made again" if made else "fetch it again"
 
 
 def destination(name: str, path: str | os.PathLike, kind: str = "folder", example: str = "") -> Path:

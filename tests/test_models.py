@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import lzma
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -473,27 +475,49 @@ def test_the_embedded_pair(family):
 
 def test_weights_are_unpacked_at_the_first_use(copy, tmp_path, monkeypatch):
     folder = copy("llada")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     weights, packed = folder / "model.safetensors", folder / "model.safetensors.xz"
     content, known = weights.read_bytes(), fingerprint(folder)
     packed.write_bytes(lzma.compress(content))
+    assert unpacked(weights) == weights and not (tmp_path / "cache").exists()  # one's own file comes first
     weights.unlink()
-    assert fingerprint(folder) == known and weights.read_bytes() == content
-    assert sorted(path.name for path in folder.glob("model*")) == [weights.name, packed.name]
-    other = bytearray(content)
-    other[-1] ^= 1
-    packed.write_bytes(lzma.compress(bytes(other)))  # as a later commit brings it
-    os.utime(packed, ns=(weights.stat().st_mtime_ns + 1,) * 2)
-    assert unpacked(weights).read_bytes() == other
-    weights.write_bytes(content)  # one's own weights stay
-    assert unpacked(weights).read_bytes() == content
-
-    weights.unlink()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # a checkout that cannot be written
     for _ in range(2):
-        found = unpacked(weights)
-        assert found.is_relative_to(tmp_path / "cache") and found.read_bytes() == other and not weights.exists()
+        assert fingerprint(folder) == known and unpacked(weights).read_bytes() == content
+    assert not weights.exists() and len(list((tmp_path / "cache").rglob("*.*"))) == 1
+
+    before, other = unpacked(weights), bytearray(content)
+    other[-1] ^= 1
+    packed.write_bytes(lzma.compress(bytes(other)))  # as another commit brings it
+    os.utime(packed, (0, 0))
+    assert unpacked(weights).read_bytes() == other and before.read_bytes() == content
+    before = unpacked(weights)
+    before.write_bytes(content[:-9])
+    refused("cut short or damaged .*; delete it, and it is made again", folder)
+    before.unlink()
     assert jot.load(folder, device="cpu").name == str(folder)
 
     packed.write_bytes(packed.read_bytes()[:-9])
-    refused("model.safetensors.xz is cut short or damaged", folder)
+    refused("model.safetensors.xz is cut short or damaged .*; check it out again", folder)
+    packed.write_bytes(lzma.compress(content))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    refused("cannot unpack .*model.safetensors.xz to .*; make room or permit it", folder)
+    monkeypatch.setitem(sys.modules, "lzma", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
+    refused("this Python was built without lzma", folder)
+
+
+def test_a_full_disk_leaves_no_part_of_the_weights(copy, tmp_path, monkeypatch):
+    folder = copy("llada")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    weights = folder / "model.safetensors"
+    (folder / "model.safetensors.xz").write_bytes(lzma.compress(weights.read_bytes()))
+    weights.unlink()
+
+    def full(path, content):
+        path.write_text("part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    refused("No space left on device.; make room", folder)
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]

@@ -411,7 +411,7 @@ def test_another_adapter_is_another_checkpoint(place):
 
 def test_without_an_adapter(place, capsys):
     (place / "home" / "data" / "models" / smol.NAME / "adapter.safetensors").unlink()
-    assert "not shipped yet" in refused(capsys, "decode", "--model", "smol-dream", "Hi")
+    assert "is missing: check out data/models" in refused(capsys, "decode", "--model", "smol-dream", "Hi")
 
 
 def test_without_gguf(place, capsys, monkeypatch):

@@ -114,7 +114,7 @@ def apply(state: Weights, file: Path) -> Weights:
             elif name != "mask":
                 state[name] += parts[f"{name}::change"]
         state["model.embed_tokens.weight"][-1] = parts["mask::row"]
-    except (SafetensorError, OSError, KeyError, RuntimeError) as error:
+    except (SafetensorError, OSError, KeyError, RuntimeError, IndexError) as error:
         raise UserError(f"{file} is no adapter of these weights ({error}); check it out again") from error
     return state
 
@@ -129,7 +129,10 @@ def wide(part: Tensor, along: int) -> Tensor:
 def save(state: Weights, fields: dict, tokenizer, folder: Path) -> None:
     """Write the checkpoint folder, in bfloat16."""
     folder.mkdir()
-    save_file({k: v.to(torch.bfloat16).contiguous() for k, v in state.items()}, folder / "model.safetensors")
+    try:
+        save_file({k: v.to(torch.bfloat16).contiguous() for k, v in state.items()}, folder / "model.safetensors")
+    except SafetensorError as error:
+        raise UserError(f"cannot write {folder} ({error}); make room, or name another XDG_CACHE_HOME") from error
     tokenizer.save_pretrained(folder)
     fields = fields | {"architectures": ["DreamModel"], "dtype": "bfloat16"}
     (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")

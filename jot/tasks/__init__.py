@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import lzma
 import os
 import re
 import zlib
@@ -17,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jot.errors import UserError, closest, home
+from jot.errors import UserError, closest, home, unxz
 
 FOLDER = Path(__file__).parent
 WORKSHEETS = (256, 512, 1024, 2048)  # generated tokens
@@ -121,7 +120,9 @@ def read_jsonl(path: Path) -> list[dict]:
             import pyarrow.parquet
 
             return pyarrow.parquet.read_table(path).to_pylist()
-        with {b"\x1f\x8b": gzip.open, b"\xfd7": lzma.open}.get(begin[:2], open)(path, "rt", encoding="utf-8") as file:
+        if begin[:2] == b"\xfd7":
+            return [json.loads(line) for line in unxz(path.read_bytes()).decode().split("\n") if line.strip()]
+        with (gzip.open if begin[:2] == b"\x1f\x8b" else open)(path, "rt", encoding="utf-8") as file:
             return [json.loads(line) for line in file if line.strip()]
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error, lzma.LZMAError) as error:
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise UserError(f"{path} is no JSON Lines, gzip, xz or Parquet file ({error}); fetch it again") from error
