@@ -213,12 +213,14 @@ def bootstrap_sums(values: np.ndarray, n_boot: int = N_BOOT, seed: int = 0) -> n
     return np.concatenate(parts).T
 
 
-def _resampled(figure: Callable, rows: Sequence, n_boot: int = N_BOOT, seed: int = 0, alpha: float = ALPHA) -> Estimate:
-    """A figure made of sums over documents with its percentile interval; ``rows`` are resampled together."""
+def _resampled(
+    statistic: Callable, rows: Sequence, n_boot: int = N_BOOT, seed: int = 0, alpha: float = ALPHA
+) -> Estimate:
+    """A statistic of sums over documents with its percentile interval; ``rows`` are resampled together."""
     values = np.stack([np.asarray(row, dtype=float) for row in rows])
-    draws = figure(*bootstrap_sums(values, n_boot, seed))
+    draws = statistic(*bootstrap_sums(values, n_boot, seed))
     low, high = np.nanquantile(draws, [alpha / 2, 1 - alpha / 2])
-    return Estimate(float(figure(*values.sum(axis=1))), float(low), float(high))
+    return Estimate(float(statistic(*values.sum(axis=1))), float(low), float(high))
 
 
 def ratio_bootstrap(num: np.ndarray, den: np.ndarray, **how: float) -> Estimate:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import json
-import lzma
 import os
 import subprocess
 import sys
@@ -24,6 +22,7 @@ from jot.fast import loop as fast
 from jot.models import home
 from jot.sampler import kernels
 from jot.sampler.config import check_rule
+from jot.tasks import read_jsonl
 from jot.tasks.text import encode, render
 from tests import tiny
 from tests.stopping import check_stop
@@ -411,8 +410,7 @@ def test_not_a_number_ends_the_run(models, monkeypatch):
 
 def test_pocket_samples(monkeypatch):
     """Real weights: the shipped pair, its defaults, on word problems."""
-    with lzma.open(home() / "data" / "tasks" / "pocket_gsm8k" / "dev.jsonl.xz", "rt") as file:
-        docs = [json.loads(next(file)) for _ in range(6)]
+    docs = read_jsonl(home() / "data" / "tasks" / "pocket_gsm8k" / "dev.jsonl.xz")[:6]
     for name, rule, blocks in (("pocket-llada", jot.JoT(tau_max=30), 32), ("pocket-dream", jot.JoT(tau_max=90), None)):
         model = jot.load(name, device="cpu")
         turns = [[{"role": "user", "content": f"Q: {doc['question']}\nA:"}] for doc in docs]

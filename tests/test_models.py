@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import jot
-from jot import models
+from jot import models, tasks
 from jot.errors import unpacked
 from jot.models import DreamConfig, DreamModel, LLaDAConfig, LLaDAModelLM, fingerprint, home
 from jot.models.base import linear_to
@@ -505,6 +505,8 @@ def test_weights_are_unpacked_at_the_first_use(copy, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lzma", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
     refused("this Python was built without lzma", folder)
+    with pytest.raises(jot.UserError, match="^this Python was built without lzma"):
+        tasks.read_jsonl(packed)
 
 
 def test_a_full_disk_leaves_no_part_of_the_weights(copy, tmp_path, monkeypatch):

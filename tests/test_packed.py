@@ -306,6 +306,21 @@ def test_a_damaged_manifest_is_one_sentence(packs: Packs, tmp_path: Path, change
             use(target)
 
 
+def test_a_manifest_with_decode_in_every_cell_reads_alike(packs: Packs, tmp_path: Path) -> None:
+    """As packs were written before a way of decoding stood once."""
+    target = Path(shutil.copytree(packs.old, tmp_path / "pack"))
+    path, known = target / "manifest.json", metas(target)
+    manifest = json.loads(path.read_text())
+    for cell in manifest["cells"].values():
+        cell["config"]["decode"] = manifest["places"][cell["place"]]["decode"]
+    for place in manifest["places"]:
+        del place["decode"]
+    path.write_text(json.dumps(manifest))
+    assert metas(target) == known and content(target) == packs.readable["old"]
+    pack(target, tmp_path / "again")
+    assert (tmp_path / "again" / "manifest.json").read_bytes() == (packs.old / "manifest.json").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

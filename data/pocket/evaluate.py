@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import lzma
-
 import torch
 import torch.nn.functional as F
 
 from jot.decode import decode_stream
 from jot.models import home
 from jot.tasks import extract, sandbox
+from pocket import splits
 from pocket.tokenizer import LENGTHS, encode_batch
 
 SCORED = ("pocket_gsm8k", "pocket_mmlu", "pocket_hellaswag", "pocket_humaneval")
@@ -19,9 +17,7 @@ BLOCKS = {"llada": 32, "dream": None}
 
 def documents(task: str, split: str, limit: int | None = None) -> list[dict]:
     """The first ``limit`` documents of a shipped split."""
-    path = home() / "data" / "tasks" / task / f"{split}.jsonl.xz"
-    with lzma.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line, _ in zip(lines, range(limit or 10**9), strict=False)]
+    return splits.read_split(task, split, home() / "data" / "tasks")[: limit or None]
 
 
 def _score(task: str, doc: dict, text: str) -> bool:

@@ -27,7 +27,7 @@ from pyarrow import parquet
 from jot.errors import UserError
 from jot.models import resolve_device
 from jot.models import smol as pinned
-from jot.records.load import joined, words_of
+from jot.records.load import joined, with_texts, words_of
 from jot.runs.frames import folder, order, runs, samples
 from jot.runs.parameters import NotebookError
 from jot.tasks import TASKS
@@ -120,20 +120,13 @@ def record(store: str | Path | None, weights: Path | None, device: str | None = 
     return out
 
 
-def references(file: Path) -> pd.DataFrame:
-    """The texts that were not decoded; of most the file has the tokens alone."""
-    rows = pd.read_parquet(file)
-    made = pd.Series(joined(rows["tokens"], words_of(pinned.NAME)[0]), rows.index)
-    return rows.assign(text=rows["text"].fillna(made))
-
-
 def keep(store: str | Path | None, encoder: str = "minilm", device: str | None = None) -> Path:
     """Keep the features of all texts, decoded and not, that have none; returns their file."""
     at, file = place(store), place(store) / "quality" / "references.parquet"
     strings = list(decoded(at, ["text"])["text"])
     if not file.is_file():
         raise UserError(f"there is no {file}; run `python -m smol.quality likelihood` first")
-    new = encoders.unknown(encoder, [*strings, *references(file)["text"]], at)
+    new = encoders.unknown(encoder, [*strings, *with_texts(pd.read_parquet(file), pinned.NAME)["text"]], at)
     if new:
         encoders.keep(encoder, dict(zip(new, encoders.encode(encoder, new, device), strict=True)), at)
     print(f"{encoder}: {len(new):,} texts encoded")

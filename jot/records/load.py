@@ -266,6 +266,12 @@ def joined(tokens: Iterable[np.ndarray], words: Mapping[int, str]) -> list[str]:
     return ["".join([words.get(i, "\ufffd") for i in ids.tolist()]) for ids in tokens]
 
 
+def with_texts(rows: pd.DataFrame, model: str) -> pd.DataFrame:
+    """``rows`` whose missing ``text`` is what the tokenizer of a packaged model makes of their ``tokens``."""
+    made = pd.Series(joined(rows["tokens"], words_of(model)[0]), rows.index, dtype=object)
+    return rows.assign(text=rows["text"].fillna(made))
+
+
 def words_of(model: str) -> tuple[dict[int, str], str]:
     """Each token of a packaged model as text, and the SHA-256 of its tokenizer; nothing where that is not there."""
     file = unpacked(home() / "data" / "models" / model / "tokenizer.json")

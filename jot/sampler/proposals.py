@@ -108,8 +108,8 @@ def _among_leaders(logits: Tensor, probs: Tensor, top_p: float, kept: Tensor, wi
     """Fill in those of the ``wide`` rows of ``kept`` whose nucleus ends among the ``LEADERS``; returns the others."""
     value, token = logits[wide].topk(LEADERS, dim=-1)
     out = probs[wide].gather(-1, token).cumsum(-1)[:, :-1] > top_p  # from the second on
-    last = (~out).sum(-1, keepdim=True)
-    equal = value.gather(-1, last.clamp(max=LEADERS - 2)) == value.gather(-1, last.clamp(max=LEADERS - 2) + 1)
+    last = (~out).sum(-1, keepdim=True).clamp(max=LEADERS - 2)
+    equal = value.gather(-1, last) == value.gather(-1, last + 1)
     done = out[:, -1] & ~equal[:, 0]  # of equal logits at the end the first counts, and topk does not say which
     value[:, 1:][out] = -torch.inf
     kept[wide[done]] = kept[wide[done]].scatter(-1, token[done], value[done])

@@ -124,5 +124,7 @@ def read_jsonl(path: Path) -> list[dict]:
             return [json.loads(line) for line in unxz(path.read_bytes()).decode().split("\n") if line.strip()]
         with (gzip.open if begin[:2] == b"\x1f\x8b" else open)(path, "rt", encoding="utf-8") as file:
             return [json.loads(line) for line in file if line.strip()]
+    except UserError:  # this Python lacks what reads it
+        raise
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise UserError(f"{path} is no JSON Lines, gzip, xz or Parquet file ({error}); fetch it again") from error
